@@ -1,0 +1,88 @@
+"""Which rows make up the batch of a step: a pure function of (seed, step), so resuming needs no position to be kept."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from osp.randomness import key_to_seed
+
+_BLOCK = 4096
+"""Positions drawn at once where a permutation is shorter: two rows in batches of 448 would need 224 draws a step."""
+
+
+class Stream:
+    """Rows of one part of the data, in batches: positions step*batch.. of an endless row of permutations.
+
+    Every row comes once in each permutation, so all are seen equally often, also where a batch is larger than the part.
+    The batch is the global one; each process takes its slice of it.
+    """
+
+    def __init__(self, name: str, size: int, batch: int, seed: int) -> None:
+        if size < 1 or batch < 1:
+            raise ValueError(f"stream {name!r}: size {size} and batch {batch} must be at least 1")
+        self.name, self.size, self.batch, self.seed = name, size, batch, seed
+        # What is drawn from which step on, at most two: the one in force and the one before it or still to come.
+        self._sets: list[tuple[int, np.ndarray | None]] = [(0, None)]
+        self._blocks: dict[tuple[int, int], np.ndarray] = {}
+
+    def restrict(self, rows: np.ndarray | None, start: int) -> None:
+        """From step `start` on draw only from these rows (None: from all), in permutations that begin anew there."""
+        if start < 0:
+            raise ValueError(f"stream {self.name!r}: start {start} is negative")
+        if rows is not None:
+            rows = np.asarray(rows)
+            if rows.size == 0:
+                raise ValueError(f"stream {self.name!r}: nothing to draw from; keep the previous rows instead")
+            if rows.dtype.kind not in "iu":
+                raise ValueError(f"stream {self.name!r}: row numbers needed, not {rows.dtype}")
+            rows = np.unique(rows).astype(np.int64)  # what is drawn depends on the set, not on how it is listed
+            if rows[0] < 0 or rows[-1] >= self.size:
+                raise ValueError(f"stream {self.name!r}: rows {rows[0]} to {rows[-1]} given of {self.size}")
+        self._sets = [*[entry for entry in self._sets if entry[0] < start][-1:], (start, rows)]
+        self._blocks.clear()
+
+    def rows(self, step: int, rank: int = 0, world: int = 1) -> np.ndarray:
+        """This process's slice `[rank::world]` of the batch of row numbers (int64) of a step."""
+        try:
+            start, kept = next(entry for entry in reversed(self._sets) if entry[0] <= step)
+        except StopIteration:
+            raise ValueError(f"stream {self.name!r}: what step {step} drew from is no longer kept") from None
+        size = self.size if kept is None else len(kept)
+        length = size * -(-_BLOCK // size)
+        position, end = (step - start) * self.batch, (step - start + 1) * self.batch
+        parts = []
+        while position < end:
+            number, first = divmod(position, length)
+            part = self._block(start, number, size, length)[first : first + end - position]
+            parts.append(part)
+            position += len(part)
+        batch = (parts[0] if len(parts) == 1 else np.concatenate(parts))[rank::world]
+        return batch.copy() if kept is None else kept[batch]
+
+    def _block(self, start: int, number: int, size: int, length: int) -> np.ndarray:
+        """Whole permutations one after another; the latest two blocks are kept, as a batch may lie across them."""
+        block = self._blocks.get((start, number))
+        if block is None:
+            key = key_to_seed(self.seed, "stream", self.name, start, number)
+            raw = np.random.Philox(key).random_raw(length).reshape(-1, size)  # stable under later NumPy versions
+            block = np.argsort(raw, axis=1, kind="stable").reshape(-1)
+            while len(self._blocks) > 1:
+                del self._blocks[next(iter(self._blocks))]
+            self._blocks[start, number] = block
+        return block
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The rows drawn from and since when, for checkpoints; no rows stand for all, as none cannot be asked for."""
+        state = {}
+        for suffix, (start, rows) in zip(("", "_before"), reversed(self._sets), strict=False):
+            state["start" + suffix] = np.array(start, np.int64)
+            state["rows" + suffix] = np.empty(0, np.int64) if rows is None else rows.copy()
+        return state
+
+    def load_state(self, state: dict[str, np.ndarray]) -> None:
+        """Take up what `state` gave."""
+        self._sets = []
+        for suffix in ("_before", ""):
+            if "start" + suffix in state:
+                rows = np.asarray(state["rows" + suffix])
+                self.restrict(rows if rows.size else None, int(state["start" + suffix]))
