@@ -343,9 +343,9 @@ def _counts_at_ratio(spec: SplitSpec, rest: Sequence[_Group], ood: Sequence[_Gro
         asked, groups, kind = (id_count, rest, "ID") if is_id else (ood_count, ood, "OOD")
         each = f"of each of the {len(groups)} {kind} classes" if len(groups) > 1 else f"{kind} images"
         raise UserError(
-            f"unlabeled: {total} images at ood_ratio {spec.ood_ratio} need {max(asked, 1)} {each}, but {limit.name} has "
-            f"{len(limit)}{f' left{_after(spec)}' if is_id else ''}; the largest total that fits at this ratio is "
-            f"{largest}."
+            f"unlabeled: {total} images at ood_ratio {spec.ood_ratio} need {max(asked, 1)} {each}, but {limit.name} "
+            f"has {len(limit)}{f' left{_after(spec)}' if is_id else ''}; the largest total that fits at this ratio "
+            f"is {largest}."
         )
     return [id_count] * len(rest), [ood_count] * len(ood)
 
@@ -461,11 +461,15 @@ def paper_split(data: str, ood_data: str | None = None) -> dict[str, Any]:
     return every_class | {"labels_per_class": labels, "val_per_class": val}
 
 
-def spec_for(data: str, ood_data: str | None = None, *, seed: int, **given: Any) -> SplitSpec:
+def spec_for(
+    data: str, ood_data: str | None = None, *, seed: int, smallest_class: int | None = None, **given: Any
+) -> SplitSpec:
     """`paper_split` with what the user set in place of its defaults; None = not set.
 
     A default that only makes sense with another default goes with it: a ratio replaces the paper's number of OOD images
-    (and the total made from it), a number of OOD images replaces the ratio.
+    (and the total made from it), a number of OOD images replaces the ratio. Where the size of the smallest ID class is
+    given, the defaults for sets the paper does not have are made to fit it: half of it labels at most, and at most half
+    of the rest validation.
     """
     chosen = {name: value for name, value in given.items() if value is not None}
     defaults = paper_split(data, ood_data)
@@ -473,4 +477,8 @@ def spec_for(data: str, ood_data: str | None = None, *, seed: int, **given: Any)
         defaults |= {"ood_count": None, "unlabeled": None}
     if "ood_count" in chosen:
         defaults |= {"ood_ratio": None, "unlabeled": None}
+    if smallest_class is not None and data not in _INTRA and data != "stl10":
+        defaults["labels_per_class"] = max(1, min(defaults["labels_per_class"], smallest_class // 2))
+        left = max(0, smallest_class - chosen.get("labels_per_class", defaults["labels_per_class"]))
+        defaults["val_per_class"] = min(defaults["val_per_class"], left // 2)
     return SplitSpec(**(defaults | chosen), seed=seed)
