@@ -1,0 +1,1 @@
+"""The engine: the loop, schedules, averaged weights, checkpoints, devices, progress."""

@@ -1,0 +1,1 @@
+"""Numbers from a trained model: accuracy, OOD detection, angles, variance."""

@@ -1,0 +1,46 @@
+"""Methods: one file each, and the base they share."""
+
+from osp.methods.base import (
+    Batch,
+    ExtraOptimizer,
+    Method,
+    Options,
+    Pool,
+    Published,
+    Sample,
+    Stage,
+    Step,
+    StreamSpec,
+    Task,
+)
+
+
+def available() -> list[str]:
+    """Names of all methods."""
+    from osp.methods.registry import available as names
+
+    return names()
+
+
+def get(name: str) -> type[Method]:
+    """The class of the method of this name."""
+    from osp.methods.registry import get as find
+
+    return find(name)
+
+
+__all__ = [
+    "Batch",
+    "ExtraOptimizer",
+    "Method",
+    "Options",
+    "Pool",
+    "Published",
+    "Sample",
+    "Stage",
+    "Step",
+    "StreamSpec",
+    "Task",
+    "available",
+    "get",
+]

@@ -1,0 +1,22 @@
+"""Networks: encoders and the classifier on top."""
+
+from osp.nets.backbones import NAMES, build_encoder
+from osp.nets.network import (
+    Network,
+    StepDropout,
+    batchnorm_momentum,
+    build_network,
+    frozen_batchnorm_statistics,
+    set_batchnorm_momentum,
+)
+
+__all__ = [
+    "NAMES",
+    "Network",
+    "StepDropout",
+    "batchnorm_momentum",
+    "build_encoder",
+    "build_network",
+    "frozen_batchnorm_statistics",
+    "set_batchnorm_momentum",
+]

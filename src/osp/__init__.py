@@ -1,0 +1,40 @@
+"""osp: image classifiers from few labels and a messy unlabelled pool.
+
+    import osp
+
+    run = osp.train(osp.Recipe(data="digits", method="fixmatch", scale="demo"), out="runs/first")
+    print(run.result["accuracy"], run.model.class_names)
+
+Heavy imports (torch) happen when they are first used, so that the command line answers at once.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from osp.errors import UserError
+from osp.version import __version__
+
+if TYPE_CHECKING:
+    from osp.engine.train import Run, train
+    from osp.model import Model, load
+    from osp.recipe import Recipe
+
+_LAZY = {
+    "Recipe": "osp.recipe",
+    "train": "osp.engine.train",
+    "Run": "osp.engine.train",
+    "load": "osp.model",
+    "Model": "osp.model",
+}
+
+__all__ = ["Model", "Recipe", "Run", "UserError", "__version__", "load", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    if name in ("data", "methods", "parts", "nets"):
+        return import_module(f"osp.{name}")
+    raise AttributeError(f"module 'osp' has no attribute {name!r}")

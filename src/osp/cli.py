@@ -1,0 +1,258 @@
+"""The command `osp`. Only light imports here: help and errors must come at once."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from osp.errors import UserError, suggest
+from osp.version import __version__
+
+if TYPE_CHECKING:
+    from osp.recipe import Recipe
+
+app = typer.Typer(
+    name="osp",
+    help="Train image classifiers from a few labelled images and a messy unlabelled pool.\n\n"
+    "Start with `osp demo`; then `osp train --data mnist --method fixmatch`, or your own `--data folder`.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """Run the command; a user's mistake is one message and exit code 2, never a traceback."""
+    try:
+        app(standalone_mode=True)
+    except UserError as error:
+        print(f"osp: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("osp: stopped", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"osp {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
+    seed: Annotated[int, typer.Option(help="Seed.")] = 0,
+) -> None:
+    """Train on the embedded digits in seconds: 60 labels, a pool of which 60 % is none of the six classes."""
+    from osp.recipe import Recipe
+
+    print("Digits 0 to 5, ten labelled images each; a pool of unlabelled digits, 60 % of which are 6 to 9.")
+    number, free = 1, out
+    while free.exists() and any(free.iterdir()):
+        number += 1
+        free = out.with_name(f"{out.name}-{number}")
+    results = []
+    for method, folder in (("supervised", free / "supervised"), (DEMO_METHOD, free / DEMO_METHOD)):
+        recipe = Recipe(data="digits", method=method, scale="demo", seed=seed)
+        results.append(_run(recipe, folder, resume=False))
+    baseline, run = results
+    gained = run.result["accuracy"] - baseline.result["accuracy"]
+    print(f"\nThe labels alone give {baseline.result['accuracy']:.1f} % test accuracy, ", end="")
+    print(f"with the unlabelled pool {DEMO_METHOD} gives {run.result['accuracy']:.1f} % ({gained:+.1f}).")
+    print(f"Look at the picture: {run.path / 'result.png'}")
+    print("Next: `osp datasets`, `osp methods`, `osp train --help`.")
+
+
+DEMO_METHOD = "fixmatch"
+
+SET_HELP = "Any other field of the recipe or option of the method, e.g. `--set lr=0.01`; repeatable."
+
+
+@app.command()
+def train(
+    recipe_file: Annotated[
+        Path | None, typer.Option("--recipe", help="A recipe file (YAML); options given here win over it.")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="Data set; `osp datasets` lists them.")] = None,
+    data_dir: Annotated[
+        str | None, typer.Option(help="Folder of the data; else OSP_DATA, else your cache folder.")
+    ] = None,
+    ood_data: Annotated[str | None, typer.Option(help="Another data set that pollutes the pool.")] = None,
+    method: Annotated[str | None, typer.Option(help="Method; `osp methods` lists them. Or a file: ./mine.py")] = None,
+    preset: Annotated[str | None, typer.Option(help="Method options: default (common harness) or paper.")] = None,
+    scale: Annotated[str | None, typer.Option(help="demo (seconds), cpu (minutes) or paper (as published).")] = None,
+    ood_ratio: Annotated[float | None, typer.Option(help="Share of OOD images in the pool, 0 to 1.")] = None,
+    labels_per_class: Annotated[int | None, typer.Option(help="Labelled images a class.")] = None,
+    unlabeled: Annotated[int | None, typer.Option(help="Unlabelled images in all.")] = None,
+    network: Annotated[str | None, typer.Option(help="cnn, small, or wrn-DEPTH-WIDTH such as wrn-28-2.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Make the run this long; all shares are kept.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; default runs/<what it is>.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP)] = None,
+) -> None:
+    """Train a classifier and test it.
+
+    Examples:
+
+    - `osp train --data mnist --data-dir DIR --method fixmatch --ood-ratio 0.6`
+
+    - `osp train --data folder --data-dir photos --labels-per-class 20`
+
+    - `osp train --recipe recipe.yaml --seed 3 --out runs/third`
+
+    - `osp train --out runs/third --resume`
+    """
+    from osp.methods.registry import is_file
+    from osp.recipe import Recipe, apply_assignments, read_fields
+
+    given: dict[str, Any] = {
+        "data": data,
+        "data_dir": data_dir,
+        "ood_data": ood_data,
+        "method": method,
+        "preset": preset,
+        "scale": scale,
+        "ood_ratio": ood_ratio,
+        "labels_per_class": labels_per_class,
+        "unlabeled": unlabeled,
+        "network": network,
+        "steps": steps,
+        "seed": seed,
+    }
+    given = {key: value for key, value in given.items() if value is not None}
+    fields: dict[str, Any] = {}
+    if recipe_file is not None:
+        fields = read_fields(recipe_file)
+    elif resume and out is not None and (out / "recipe.yaml").exists():
+        fields = read_fields(out / "recipe.yaml")
+        stored = str(fields.get("method", ""))
+        if is_file(stored) and method is None:
+            raise UserError(
+                f"This run was trained by the method file {stored}. If you trust it, add --method {stored}."
+            )
+    fields = apply_assignments({**fields, **given}, settings or [])
+    run = _run(Recipe(**fields), out, resume)
+    _print_result(run.result)
+    print(f"Run: {run.path}   picture: {run.path / 'result.png'}")
+
+
+def _run(recipe: Recipe, out: Path | None, resume: bool) -> Any:
+    """Train with progress on the terminal; interruptions say how to continue."""
+    from osp.engine.loop import Interrupted
+    from osp.engine.progress import display_for_terminal, loading_bar
+    from osp.engine.train import default_folder
+    from osp.engine.train import train as start
+
+    folder = out if out is not None else default_folder(recipe.resolved())
+    try:
+        with loading_bar() as loading:
+            return start(recipe, folder, resume=resume, display=display_for_terminal(), loading=loading)
+    except Interrupted:
+        print(f"\nStopped; everything is saved. Continue with: osp train --out {folder} --resume", file=sys.stderr)
+        raise typer.Exit(130) from None
+
+
+SHOWN = {
+    "accuracy": "test accuracy (%)",
+    "auroc": "AUROC, ID against OOD test images",
+    "pool_auroc": "AUROC in the unlabelled pool",
+    "purity": "ID among the kept images (%)",
+    "angle": "angle between ID and OOD features (degrees)",
+    "seconds": "seconds",
+}
+
+
+def _print_result(result: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    for key, meaning in SHOWN.items():
+        if result.get(key) is not None:
+            table.add_row(meaning, f"{result[key]:.1f}")
+    console = Console()
+    console.print(table)
+    for warning in result["warnings"]:
+        console.print(f"Warning: {warning}", style="yellow")
+
+
+@app.command()
+def datasets(
+    data_dir: Annotated[
+        str | None, typer.Option(help="Folder to look in; else OSP_DATA, else your cache folder.")
+    ] = None,
+) -> None:
+    """Show each data set: found or not, where it was looked for, its size, how to get it."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from osp.data import describe
+
+    table = Table()
+    for heading in ("data set", "found", "images", "where", "notes"):
+        table.add_column(heading, overflow="fold")
+    for info in describe(data_dir):
+        found = "[green]yes[/]" if info.found else "[yellow]no[/]"
+        notes = (f"variant: {info.variant}" if info.variant else "") if info.found else info.how_to_get
+        table.add_row(info.name, found, info.size, str(info.where), notes)
+    Console().print(table)
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Show the options of this method.")] = None,
+    preset: Annotated[str, typer.Option(help="default or paper.")] = "default",
+) -> None:
+    """List the methods, or show one with its options and where each value comes from."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from osp.methods.registry import available, get
+    from osp.recipe import Recipe
+
+    if preset not in ("default", "paper"):
+        raise UserError(f"--preset {preset!r}: choose default or paper.{suggest(preset, ['default', 'paper'])}")
+    console = Console()
+    if name is None:
+        table = Table(box=None, padding=(0, 2))
+        table.add_column("method")
+        table.add_column("what it does")
+        table.add_column("from")
+        for each in available():
+            method = get(each)
+            table.add_row(each, method.summary, method.reference)
+        console.print(table)
+        console.print(
+            "`osp methods NAME` shows a method's options; `--method ./mine.py` runs one of your own.", highlight=False
+        )
+        return
+    method = get(name)
+    options = Recipe(method=name, preset=preset).resolved().options  # type: ignore[arg-type]
+    console.print(f"[bold]{method.name}[/]: {method.summary}\n{method.reference}\n", highlight=False)
+    table = Table(box=None, padding=(0, 2))
+    for heading in ("option", "value", "meaning", "source" if preset == "paper" else ""):
+        table.add_column(heading)
+    for key, value in options.items():
+        published = method.paper.get(key) if preset == "paper" else None
+        source = published.source if published else ("not published; our default" if preset == "paper" else "")
+        table.add_row(key, repr(value), method.Options.model_fields[key].description or "", source)
+    console.print(table)

@@ -1,0 +1,80 @@
+"""Opening what a recipe names: the images, the split, the views."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from osp.data import load
+from osp.data.gather import Images, match
+from osp.data.imageset import ImageSet
+from osp.data.split import Split, SplitSpec, make_split
+from osp.errors import UserError
+from osp.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Data:
+    """Everything a run needs of its images."""
+
+    train: Images
+    """The ID set's training images, followed by the OOD source's where that is another set."""
+    test: Images
+    split: Split
+    source: ImageSet
+    class_names: tuple[str, ...]
+    variant: str | None
+    skipped: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.train.shape
+
+
+def open_data(recipe: Recipe, split: Split | None = None, progress: Any = None) -> Data:
+    """Load the sets of a resolved recipe and cut them, or take the split of an earlier start of the same run."""
+    train, test = load(recipe.data, recipe.data_dir, size=recipe.image_size, seed=recipe.seed, progress=progress)
+    ood_train: ImageSet | None = None
+    ood_test: ImageSet | None = None
+    if recipe.ood_data is not None:
+        side = train.shape[1]
+        ood_root = recipe.ood_dir or recipe.data_dir
+        ood_train, ood_test = load(recipe.ood_data, ood_root, size=side, seed=recipe.seed, progress=progress)
+    if test is None:
+        raise UserError(f"{recipe.data} has no test images to report on; it can only serve as --ood-data.")
+    if split is None:
+        split = make_split(split_spec(recipe), train, test, ood_train, ood_test)
+    sets = [each for each in (train, test, ood_train, ood_test) if each is not None]
+    named = {each.name: each.variant for each in sets if each.variant}
+    return Data(
+        train=_join(train, ood_train),
+        test=_join(test, ood_test),
+        split=split,
+        source=train,
+        class_names=tuple(train.class_names[c] for c in split.id_classes),
+        variant="; ".join(f"{name}: {variant}" for name, variant in named.items()) or None,
+        skipped=sum(len(each.skipped) for each in (train, test, ood_train) if each is not None),
+    )
+
+
+def split_spec(recipe: Recipe) -> SplitSpec:
+    """The split a resolved recipe asks for."""
+    assert recipe.labels_per_class is not None
+    return SplitSpec(
+        id_classes=recipe.id_classes,
+        labels_per_class=recipe.labels_per_class,
+        unlabeled=recipe.unlabeled,
+        ood_ratio=recipe.ood_ratio,
+        ood_count=recipe.ood_count,
+        val_per_class=recipe.val_per_class or 0,
+        seed=recipe.seed,
+    )
+
+
+def _join(images: ImageSet, others: ImageSet | None) -> Images:
+    parts: list[np.ndarray] = [images.images]
+    if others is not None:
+        parts.append(match(others.images, images.shape))
+    return Images(parts)

@@ -1,0 +1,152 @@
+"""From images on the host to batches of views on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from osp.data.augment import Augmenter
+from osp.data.gather import Images
+from osp.data.split import Split
+from osp.data.stream import Stream
+from osp.errors import UserError
+from osp.methods.base import Batch, Part, Sample, Step, StreamSpec
+from osp.randomness import generator
+
+POOL_BATCH = 256
+"""Images a chunk in passes without gradient: past this, larger chunks are slower on two cores."""
+
+
+class Feed:
+    """The parts of the data, the streams a stage draws from them, and full passes over a part."""
+
+    def __init__(self, images: Images, split: Split, augmenter: Augmenter, seed: int, device: torch.device) -> None:
+        self.images = images
+        self.augmenter = augmenter
+        self.seed = seed
+        self.device = device
+        self.index: dict[Part, np.ndarray] = {
+            "labeled": split.labeled,
+            "unlabeled": split.unlabeled,
+            "joint": np.concatenate([split.labeled, split.unlabeled]),
+            "val": split.val,
+        }
+        unknown = np.full(len(split.unlabeled), -1, dtype=np.int64)
+        self.targets: dict[Part, Tensor] = {
+            "labeled": torch.from_numpy(split.labeled_targets).to(device),
+            "val": torch.from_numpy(split.val_targets).to(device),
+            "joint": torch.from_numpy(np.concatenate([split.labeled_targets, unknown])).to(device),
+        }
+        self.specs: dict[str, StreamSpec] = {}
+        self.streams: dict[str, Stream] = {}
+        self.memory_format = torch.contiguous_format
+
+    def open_streams(self, specs: dict[str, StreamSpec], world: int = 1) -> None:
+        """The streams of a new stage, each drawing from its whole part."""
+        self.specs, self.streams = specs, {}
+        for name, spec in specs.items():
+            size = len(self.index[spec.part])
+            if size == 0:
+                raise UserError(f"The method draws from {spec.part} images, but the split has none.")
+            if spec.batch % world:
+                raise UserError(f"batch: {spec.batch} {name} images a step cannot be shared by {world} processes.")
+            self.streams[name] = Stream(name, size, spec.batch, self.seed)
+
+    def batch(self, step: Step) -> Batch:
+        """This process's slice of the step's global batch."""
+        return {name: self._sample(name, spec, step) for name, spec in self.specs.items()}
+
+    def _sample(self, name: str, spec: StreamSpec, step: Step) -> Sample:
+        rows = self.streams[name].rows(step.index, step.rank, step.world)
+        images = self.to_device(self.images.take(self.index[spec.part][rows]))
+        row_tensor = self.to_device(torch.from_numpy(rows))
+        views = {}
+        for view in spec.views:
+            draws = generator(self.seed, step.index, name, view)
+            plan = self.augmenter.plan(view.rstrip("0123456789"), spec.batch, draws)[step.rank :: step.world]
+            views[view] = self.augmenter.apply(images, plan).contiguous(memory_format=self.memory_format)
+        targets = self.targets.get(spec.part)
+        return Sample(row_tensor, views, None if targets is None else targets[row_tensor])
+
+    def to_device(self, tensor: Tensor) -> Tensor:
+        """To the device without waiting for it."""
+        if self.device.type == "cuda":
+            return tensor.pin_memory().to(self.device, non_blocking=True)
+        return tensor.to(self.device)
+
+    def plain(self, images: Tensor) -> Tensor:
+        """The plain view of uint8 images, on the device: what the network is tested on."""
+        plan = self.augmenter.plan("plain", len(images), generator(0))
+        return self.augmenter.apply(self.to_device(images), plan).contiguous(memory_format=self.memory_format)
+
+    def state(self) -> dict[str, Tensor]:
+        """The restrictions of the streams, for a checkpoint."""
+        return {
+            f"{name}/{key}": torch.from_numpy(value)
+            for name, stream in self.streams.items()
+            for key, value in stream.state().items()
+        }
+
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
+        for name, stream in self.streams.items():
+            stream.load_state(
+                {k.removeprefix(f"{name}/"): v.numpy() for k, v in tensors.items() if k.startswith(f"{name}/")}
+            )
+
+
+class FeedPool:
+    """Full passes over a part of the data, as the hooks of a method see them (`osp.methods.Pool`)."""
+
+    def __init__(
+        self,
+        method: nn.Module,
+        feed: Feed,
+        next_step: int,
+        averaged: Callable[[], AbstractContextManager[None]] | None,
+        autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self._method, self._feed, self._next_step = method, feed, next_step
+        self._averaged, self._autocast = averaged or nullcontext, autocast
+        self.messages: list[str] = []
+
+    def map(
+        self, function: Callable[[Tensor], Tensor | tuple[Tensor, ...]], part: Part = "unlabeled", ema: bool = False
+    ) -> tuple[Tensor, ...]:
+        with self._averaged() if ema else nullcontext():
+            return map_images(function, self._method, self._feed, self._feed.index[part], self._autocast)
+
+    def labels(self, part: Literal["labeled", "val"]) -> Tensor:
+        return self._feed.targets[part]
+
+    def restrict(self, stream: str, rows: Tensor | None) -> None:
+        if rows is not None and rows.numel() == 0:
+            self.messages.append(f"nothing was kept for the {stream} stream; it keeps what it had")
+            return
+        self._feed.streams[stream].restrict(None if rows is None else rows.cpu().numpy(), self._next_step)
+
+
+def map_images(
+    function: Callable[[Tensor], Tensor | tuple[Tensor, ...]],
+    module: nn.Module,
+    feed: Feed,
+    index: np.ndarray,
+    autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> tuple[Tensor, ...]:
+    """Apply a function to images by index in chunks: eval mode, no gradient, results concatenated on the CPU."""
+    was_training = module.training
+    module.eval()
+    collected: list[tuple[Tensor, ...]] = []
+    try:
+        with torch.no_grad(), autocast():
+            for images in feed.images.chunks(index, POOL_BATCH):
+                result = function(feed.plain(images))
+                results = result if isinstance(result, tuple) else (result,)
+                collected.append(tuple(value.cpu() for value in results))
+    finally:
+        module.train(was_training)
+    return tuple(torch.cat(column) for column in zip(*collected, strict=True))

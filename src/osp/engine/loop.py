@@ -1,0 +1,405 @@
+"""The training loop: stages, steps, evaluations, checkpoints. Read `Loop.run` from top to bottom."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from osp.engine.checkpoint import load_checkpoint, load_state, prefixed, save_checkpoint, unprefixed
+from osp.engine.feed import Feed, FeedPool, map_images
+from osp.engine.folder import RunFolder
+from osp.engine.optim import (
+    AveragedWeights,
+    build_optimizer,
+    load_optimizer_tensors,
+    main_parameters,
+    optimizer_tensors,
+)
+from osp.engine.progress import Display
+from osp.engine.schedule import Timetable, learning_rate, refreshes
+from osp.errors import UserError
+from osp.evaluate.metrics import accuracy, detection, partition_quality
+from osp.methods.base import Batch, Method, Outputs, Step
+from osp.nets import StepDropout
+from osp.recipe import Recipe
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+CHECKPOINT_SECONDS = 60.0
+POOL_SAMPLE = 2000
+"""Unlabelled images scored at each validation for `pool_auroc`; the whole pool is scored once, at the end."""
+
+
+class Interrupted(Exception):
+    """Ctrl-C or SIGTERM: everything is saved."""
+
+
+class Loop:
+    """One run of one method. Everything that changes during the run is in `tensors()` and `meta()`."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        method: Method,
+        fresh_method: Callable[[str], Method],
+        feed: Feed,
+        truth: np.ndarray,
+        folder: RunFolder,
+        fabric: Fabric,
+        display: Display,
+    ) -> None:
+        self.recipe, self.method, self.fresh_method, self.feed = recipe, method, fresh_method, feed
+        self.truth = truth  # which unlabelled images are OOD: for metrics only
+        self.folder, self.fabric, self.display = folder, fabric, display
+        assert recipe.steps is not None
+        self.timetable = Timetable.make(
+            method.stages(), recipe.steps, recipe.seed, fabric.global_rank, fabric.world_size
+        )
+        self.dropouts = [module for module in method.modules() if isinstance(module, StepDropout)]
+        ema = method.options.ema
+        self.averaged = AveragedWeights(method, ema) if ema else None
+        self.done = 0
+        self.images_seen = 0
+        self.seconds = 0.0
+        self.best = -1.0
+        self.warnings: list[str] = []
+        self.tally = Tally()
+        self.activity = Tally()
+        self.extra = {
+            name: fabric.setup_optimizers(build_optimizer(settings, settings.parameters))
+            for name, settings in method.extra_optimizers().items()
+        }
+        self.writer = tensorboard_writer(folder) if recipe.tensorboard else None
+
+    def run(self) -> None:
+        """Train from wherever the run stands to its end."""
+        self.open_stage(self.timetable.step(min(self.done, self.timetable.total - 1)), resumed=self.done > 0)
+        self.display.begin(self.timetable.total, self.done)
+        self.method.train()
+        clock, saved = time.monotonic(), time.monotonic()
+        try:
+            with stop_signals() as stopped:
+                while self.done < self.timetable.total:
+                    step = self.timetable.step(self.done)
+                    if step.stage_step == 0:
+                        self.begin_stage(step)
+                    if refreshes(step):
+                        self.hook(self.method.refresh, step)
+                    batch = self.feed.batch(step)
+                    self.update(batch, step)
+                    self.method.after_step(batch, step)
+                    self.done += 1
+                    self.images_seen += sum(spec.batch * len(spec.views) for spec in self.feed.specs.values())
+                    if step.stage_step == step.stage_steps - 1:
+                        self.hook(self.method.end_stage, step)
+                    self.display.step(self.done, step.stage.name)
+                    if self.done % self.log_every == 0 or self.done == self.timetable.total:
+                        self.log(step)
+                    now = time.monotonic()
+                    self.seconds += now - clock
+                    clock = now
+                    if self.done % self.eval_every == 0 or self.done == self.timetable.total:
+                        self.evaluate(step)
+                    if stopped() or now - saved > CHECKPOINT_SECONDS:
+                        self.save()
+                        saved = time.monotonic()
+                    if stopped() and self.done < self.timetable.total:
+                        raise Interrupted
+                    now = time.monotonic()
+                    self.seconds += now - clock
+                    clock = now
+        finally:
+            self.display.end()
+            if self.writer is not None:
+                self.writer.close()
+
+    # One step
+
+    def update(self, batch: Batch, step: Step) -> None:
+        """Losses, gradients, optimiser: the whole update is here."""
+        for dropout in self.dropouts:
+            dropout.set_step(step.seed, step.index, step.rank, step.world)
+        torch.manual_seed(hash_step(step))  # for a user's own module that draws from torch's global generator
+        with self.fabric.autocast():
+            extra_losses = self.method.extra_losses(batch, step)
+        for name, loss in extra_losses.items():
+            optimizer = self.extra[name]
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+                parameter.grad = gradient
+            self.average_gradients(parameters)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        with self.fabric.autocast():
+            terms = self.method.losses(batch, step)
+            total = torch.stack([term.float() for term in terms.values()]).sum()
+        self.fabric.backward(total)
+        self.average_gradients(self.parameters)
+        rate = learning_rate(step.stage, step.stage_step, step.stage_steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.averaged is not None:
+            self.averaged.update()
+        self.tally.add({"loss": total.detach(), **{name: term.detach() for name, term in terms.items()}})
+        self.tally.add(self.method.logged)
+        self.activity.add(
+            {name: self.method.logged[name] for name in self.method.mechanism if name in self.method.logged}
+        )
+        self.method.logged = {}
+
+    def average_gradients(self, parameters: list[torch.nn.Parameter]) -> None:
+        """Over processes. One flat all-reduce: these networks are small, and unused parameters need no special care."""
+        if self.fabric.world_size == 1:
+            return
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        flat = self.fabric.all_reduce(torch.cat([g.reshape(-1) for g in gradients]), reduce_op="mean")
+        assert isinstance(flat, Tensor)
+        offset = 0
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = flat[offset : offset + gradient.numel()].view_as(gradient)
+            offset += gradient.numel()
+
+    # Stages and hooks
+
+    def open_stage(self, step: Step, resumed: bool = False) -> None:
+        """A new optimiser and the streams of this stage."""
+        if resumed and step.stage_step == 0 and step.index == self.done:
+            return  # the stage has not begun: begin_stage opens it
+        self.parameters = main_parameters(self.method)
+        self.optimizer = self.fabric.setup_optimizers(build_optimizer(step.stage, self.parameters))
+        self.feed.open_streams(self.method.streams(step.stage), step.world)
+        if resumed:
+            load_optimizer_tensors(self.optimizer.optimizer, unprefixed("optimizer", self._saved))
+            self.feed.load_state(unprefixed("streams", self._saved))
+            self._saved = {}
+
+    def begin_stage(self, step: Step) -> None:
+        self.open_stage(step)
+        if step.stage.fresh and step.stage_index > 0:
+            restart_weights(self.method, self.fresh_method(f"stage {step.stage_index}"))
+            if self.averaged is not None:
+                self.averaged.restart()
+        self.hook(self.method.begin_stage, step)
+
+    def hook(self, function: Callable[[Step, Any], None], step: Step) -> None:
+        """Run a hook of the method with a pool to pass over."""
+        averaged = self.averaged.applied if self.averaged is not None else None
+        pool = FeedPool(self.method, self.feed, self.done, averaged, self.fabric.autocast)
+        function(step, pool)
+        for message in pool.messages:
+            self.display.say(f"step {self.done}: {message}")
+        if self.method.logged:
+            self.tally.add(self.method.logged)
+            self.method.logged = {}
+
+    # Evaluation and logs
+
+    @property
+    def log_every(self) -> int:
+        assert self.recipe.log_every is not None
+        return self.recipe.log_every
+
+    @property
+    def eval_every(self) -> int:
+        assert self.recipe.eval_every is not None
+        return self.recipe.eval_every
+
+    @contextmanager
+    def reported_weights(self) -> Iterator[None]:
+        """Inside, the model is the one that is reported: with averaged weights where the method has them."""
+        if self.averaged is None:
+            yield
+        else:
+            with self.averaged.applied():
+                yield
+
+    def outputs(self, index: np.ndarray) -> Outputs:
+        """Features, logits and OOD scores of training images by index, from the reported model."""
+        with self.reported_weights():
+            return method_outputs(self.method, self.feed, index, self.fabric.autocast)
+
+    def evaluate(self, step: Step) -> None:
+        """Validation accuracy, and how well pool images are told apart (the truth is for the metric only)."""
+        line: dict[str, float | None] = {}
+        validation = self.outputs(self.feed.index["val"])
+        line["val_accuracy"] = accuracy(validation.logits, self.feed.targets["val"].cpu().numpy())
+        pool = self.feed.index["unlabeled"]
+        if self.truth.any() and not self.truth.all():
+            rows = np.linspace(0, len(pool) - 1, min(POOL_SAMPLE, len(pool))).astype(np.int64)
+            scores = self.outputs(pool[rows]).ood_score
+            line["pool_auroc"] = detection(scores[~self.truth[rows]], scores[self.truth[rows]])["auroc"]
+        kept = self.method.kept()
+        if kept is not None:
+            line.update(partition_quality(kept.cpu().numpy(), self.truth))
+        self.write(step, "eval", {name: value for name, value in line.items() if value is not None})
+        value = line["val_accuracy"]
+        if value is not None and value > self.best:
+            self.best = value
+            with self.reported_weights():
+                save_checkpoint(self.folder.best, prefixed("method", self.method.state_dict()), self.meta())
+
+    def log(self, step: Step) -> None:
+        """The only place where the loop waits for the device."""
+        values = self.tally.means()
+        if not math.isfinite(values["loss"]):
+            names = [name for name, value in values.items() if not math.isfinite(value)]
+            raise UserError(
+                f"The loss is no longer a number at step {self.done} ({', '.join(names)}). "
+                f"Try a smaller learning rate, for example --set lr={step.stage.lr / 3:.2g}."
+            )
+        rate = learning_rate(step.stage, step.stage_step, step.stage_steps)
+        self.write(step, "train", {**values, "lr": rate, "images_seen": self.images_seen})
+
+    def write(self, step: Step, kind: str, values: dict[str, Any]) -> None:
+        finite = {name: value for name, value in values.items() if math.isfinite(value)}
+        self.folder.append_metrics({"step": self.done, "kind": kind, "stage": step.stage.name, **finite})
+        shown = {name: value for name, value in finite.items() if name not in ("lr", "images_seen")}
+        self.display.values(self.done, step.stage.name, shown)
+        if self.writer is not None:
+            for name, value in finite.items():
+                self.writer.add_scalar(f"{kind}/{name}", value, self.done)
+
+    # Checkpoints
+
+    def meta(self) -> dict[str, Any]:
+        return {
+            "recipe": self.recipe.model_dump(mode="json"),
+            "task": asdict(self.method.task),
+            "mean": list(self.feed.augmenter.mean),
+            "std": list(self.feed.augmenter.std),
+            "done": self.done,
+            "images_seen": self.images_seen,
+            "seconds": self.seconds,
+            "best": self.best,
+            "warnings": self.warnings,
+            "averaged_updates": self.averaged.updates if self.averaged is not None else 0,
+            "tally": self.tally.counts,
+            "activity": self.activity.counts,
+        }
+
+    def save(self) -> None:
+        """Everything the run needs to go on."""
+        tensors = prefixed("method", self.method.state_dict())
+        tensors |= prefixed("optimizer", optimizer_tensors(self.optimizer.optimizer))
+        for name, optimizer in self.extra.items():
+            tensors |= prefixed(f"extra/{name}", optimizer_tensors(optimizer.optimizer))
+        if self.averaged is not None:
+            tensors |= prefixed("averaged", {str(k): tensor for k, tensor in enumerate(self.averaged.average)})
+        tensors |= prefixed("streams", self.feed.state())
+        tensors |= prefixed("tally", self.tally.sums) | prefixed("activity", self.activity.sums)
+        save_checkpoint(self.folder.last, tensors, self.meta())
+
+    def resume(self) -> None:
+        """Take up the last checkpoint."""
+        tensors, meta = load_checkpoint(self.folder.last)
+        load_state(self.method, unprefixed("method", tensors), self.folder.last)
+        self.done, self.images_seen, self.seconds = meta["done"], meta["images_seen"], meta["seconds"]
+        self.best, self.warnings = meta["best"], meta["warnings"]
+        for name, optimizer in self.extra.items():
+            load_optimizer_tensors(optimizer.optimizer, unprefixed(f"extra/{name}", tensors))
+        if self.averaged is not None:
+            self.averaged.updates = meta["averaged_updates"]
+            for key, tensor in unprefixed("averaged", tensors).items():
+                self.averaged.average[int(key)].copy_(tensor)
+        self.tally.restore(unprefixed("tally", tensors), meta["tally"])
+        self.activity.restore(unprefixed("activity", tensors), meta["activity"])
+        self.folder.rewind_metrics(self.done)
+        self._saved = tensors
+
+
+class Tally:
+    """Running sums of named numbers on the device, read only when a line is due."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.counts: dict[str, int] = {}
+
+    def add(self, values: dict[str, Tensor]) -> None:
+        for name, value in values.items():
+            if name in self.sums:
+                self.sums[name] += value
+            else:
+                self.sums[name] = value.to(torch.float64 if value.device.type == "cpu" else torch.float32, copy=True)
+            self.counts[name] = self.counts.get(name, 0) + 1
+
+    def means(self) -> dict[str, float]:
+        """The means since the last call."""
+        result = {name: (total / self.counts[name]).item() for name, total in self.sums.items()}
+        self.sums, self.counts = {}, {}
+        return result
+
+    def restore(self, sums: dict[str, Tensor], counts: dict[str, int]) -> None:
+        self.sums, self.counts = dict(sums), dict(counts)
+
+
+def method_outputs(method: Method, feed: Feed, index: np.ndarray, autocast: Callable[[], Any]) -> Outputs:
+    """Features, logits and OOD scores of the feed's images; the encoder runs once."""
+
+    def forward(images: Tensor) -> tuple[Tensor, ...]:
+        features = method.net.encode(images)
+        logits = method.net.classify(features)
+        return features.float(), logits.float(), method.ood_score(features, logits).float()
+
+    if not len(index):
+        empty = np.zeros((0, method.task.num_classes), np.float32)
+        return Outputs(np.zeros((0, method.net.feature_dim), np.float32), empty, empty[:, 0])
+    return Outputs(*(tensor.numpy() for tensor in map_images(forward, method, feed, index, autocast)))
+
+
+@torch.no_grad()
+def restart_weights(method: Method, fresh: Method) -> None:
+    """Give all parameters and batch-norm statistics their initial values; other state of the method stays."""
+    for parameter, initial in zip(method.parameters(), fresh.parameters(), strict=True):
+        parameter.copy_(initial)
+    initial_buffers = dict(fresh.named_buffers())
+    for name, buffer in method.named_buffers():
+        if name.endswith(("running_mean", "running_var", "num_batches_tracked")):
+            buffer.copy_(initial_buffers[name])
+
+
+def hash_step(step: Step) -> int:
+    from osp.randomness import key_to_seed
+
+    return key_to_seed(step.seed, step.index, "torch", step.rank)
+
+
+@contextmanager
+def stop_signals() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C and SIGTERM ask the loop to stop after the current step; a second Ctrl-C stops at once."""
+    caught: list[int] = []
+
+    def handler(number: int, frame: object) -> None:
+        if caught and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        caught.append(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(caught)
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
+
+
+def tensorboard_writer(folder: RunFolder) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UserError("tensorboard: the extra is not installed; run `pip install 'osp[tensorboard]'`.") from None
+    return SummaryWriter(str(folder.path / "tensorboard"))  # type: ignore[no-untyped-call]

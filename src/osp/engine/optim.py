@@ -1,0 +1,104 @@
+"""Optimisers, averaged weights, and their state as plain tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from osp.methods.base import ExtraOptimizer, Method, Stage
+
+FUSED_DEVICES = {"cpu", "cuda", "mps"}
+
+
+def build_optimizer(settings: Stage | ExtraOptimizer, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """The optimiser of a stage or of a method's extra parameters.
+
+    Weight decay leaves one-dimensional parameters (biases, batch norms) alone unless the stage says `decay_all`.
+    """
+    trainable = [parameter for parameter in parameters if parameter.requires_grad]
+    decay_all = getattr(settings, "decay_all", True)
+    decayed = [parameter for parameter in trainable if decay_all or parameter.ndim > 1]
+    others = [parameter for parameter in trainable if not decay_all and parameter.ndim <= 1]
+    groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    groups = [group for group in groups if group["params"]]
+    fused = all(p.device.type in FUSED_DEVICES and p.is_floating_point() for p in trainable)
+    if settings.optimizer == "sgd":
+        nesterov = getattr(settings, "nesterov", False) and settings.momentum > 0
+        return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, nesterov=nesterov, fused=fused)
+    kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
+    return kind(groups, lr=settings.lr, fused=fused)
+
+
+def main_parameters(method: Method) -> list[nn.Parameter]:
+    """All parameters of the method that have no optimiser of their own."""
+    extra = {id(parameter) for group in method.extra_optimizers().values() for parameter in group.parameters}
+    return [parameter for parameter in method.parameters() if id(parameter) not in extra]
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The state of an optimiser by `number of the parameter/name`."""
+    found: dict[str, Tensor] = {}
+    for number, parameter in enumerate(_parameters(optimizer)):
+        for name, value in optimizer.state.get(parameter, {}).items():
+            if value is not None:
+                found[f"{number}/{name}"] = torch.as_tensor(value)
+    return found
+
+
+def load_optimizer_tensors(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """The inverse of `optimizer_tensors`, keeping each parameter's memory layout."""
+    parameters = _parameters(optimizer)
+    for key, value in tensors.items():
+        number, name = key.split("/")
+        parameter = parameters[int(number)]
+        if value.shape == parameter.shape and name != "step":
+            value = torch.empty_like(parameter).copy_(value)
+        optimizer.state[parameter][name] = value
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+class AveragedWeights:
+    """Exponential moving average of the parameters; buffers are the trained model's own.
+
+    The decay rises from 0.1 to its value as (1 + t) / (10 + t), so that in a short run the average forgets the random
+    start instead of reporting it.
+    """
+
+    def __init__(self, method: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.updates = 0
+        self._live = [parameter for parameter in method.parameters() if parameter.requires_grad]
+        self.average = [parameter.detach().clone() for parameter in self._live]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
+        torch._foreach_lerp_(self.average, [parameter.detach() for parameter in self._live], 1 - decay)
+        self.updates += 1
+
+    @torch.no_grad()
+    def restart(self) -> None:
+        """Forget everything: the average is the model as it is now."""
+        self.updates = 0
+        for average, parameter in zip(self.average, self._live, strict=True):
+            average.copy_(parameter)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Inside, the model has the averaged weights."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for average, parameter in zip(self.average, self._live, strict=True):
+            parameter.data, average.data = average.data, parameter.data

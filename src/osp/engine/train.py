@@ -1,0 +1,267 @@
+"""`osp.train`: from a recipe to a finished run folder."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from osp.data.augment import Augmenter
+from osp.data.split import Split
+from osp.engine.checkpoint import prefixed, save_checkpoint
+from osp.engine.data import Data, open_data
+from osp.engine.devices import open_fabric
+from osp.engine.feed import Feed
+from osp.engine.folder import RunFolder
+from osp.engine.loop import Loop, method_outputs
+from osp.engine.progress import Display, Silent
+from osp.errors import UserError
+from osp.evaluate.metrics import accuracy, detection, interclass_variance, mean_angle, partition_quality
+from osp.methods.base import Method, Outputs, Task
+from osp.methods.registry import get
+from osp.nets import batchnorm_momentum, build_network, set_batchnorm_momentum
+from osp.randomness import key_to_seed
+from osp.recipe import Recipe
+
+if TYPE_CHECKING:
+    from osp.model import Model
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run."""
+
+    path: Path
+    result: dict[str, Any]
+    _model: list[Model] = field(default_factory=list, repr=False)
+
+    @property
+    def model(self) -> Model:
+        """The trained model (loaded from the run folder when first asked for)."""
+        if not self._model:
+            from osp.model import load
+
+            self._model.append(load(self.path))
+        return self._model[0]
+
+
+def train(
+    recipe: Recipe,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    network: nn.Module | None = None,
+    display: Display | None = None,
+    loading: Any = None,
+) -> Run:
+    """Train what the recipe describes, in the folder `out` (by default runs/<data>-<method>-...).
+
+    `resume=True` continues the run in that folder; a finished one is returned as it is. `network` replaces the
+    recipe's network by a torch module of your own that turns images into feature vectors.
+    """
+    recipe = recipe.resolved()
+    if network is not None:
+        recipe = recipe.changed(network="custom")
+    folder = RunFolder(Path(out) if out is not None else default_folder(recipe))
+    display = display or Silent()
+    split: Split | None = None
+    if resume:
+        recipe = continued(folder, recipe)
+        finished = folder.read_result()
+        if finished is not None:
+            display.say(f"The run in {folder.path} is finished.")
+            return Run(folder.path, finished)
+        split = Split.load(folder.split) if folder.split.exists() else None
+    else:
+        folder.check_free()
+
+    fabric = open_fabric(recipe)
+    data = open_data(recipe, split, loading)
+    loop = build_loop(recipe, data, folder, fabric, display, network)
+    if not folder.checkpoints.exists():
+        folder.create(recipe)
+    folder.lock()
+    try:
+        if split is None:
+            data.split.save(folder.split)
+        if resume and folder.last.exists():
+            loop.resume()
+            display.say(f"Going on at step {loop.done} of {recipe.steps}.")
+        loop.run()
+        result = finish(loop, data)
+    finally:
+        folder.unlock()
+    return Run(folder.path, result)
+
+
+def default_folder(recipe: Recipe) -> Path:
+    """runs/mnist-fixmatch-r0.6-s0"""
+    method = Path(recipe.method).stem
+    ratio = "" if recipe.ood_ratio is None else f"-r{recipe.ood_ratio:g}"
+    other = "" if recipe.ood_data is None else f"-{recipe.ood_data}"
+    return Path("runs") / f"{recipe.data}{other}-{method}{ratio}-s{recipe.seed}"
+
+
+def continued(folder: RunFolder, recipe: Recipe) -> Recipe:
+    """The stored recipe, if `recipe` agrees with it; where they differ, the fields are named."""
+    if not folder.recipe.exists():
+        raise UserError(f"There is no run in {folder.path} to resume (no recipe.yaml).")
+    stored = Recipe.read(folder.recipe)
+    free = {"device", "threads", "data_dir", "ood_dir", "tensorboard"}  # where and how, not what
+    differing = [
+        f"{key} is {mine!r} there, {yours!r} here"
+        for key, mine in stored.model_dump(mode="json").items()
+        if key not in free and mine != (yours := recipe.model_dump(mode="json")[key])
+    ]
+    if differing:
+        raise UserError(
+            f"The run in {folder.path} was started with other options:\n  "
+            + "\n  ".join(differing)
+            + "\nResume it without changing them, or start a new run with another --out."
+        )
+    return recipe
+
+
+def build_loop(
+    recipe: Recipe, data: Data, folder: RunFolder, fabric: Any, display: Display, network: nn.Module | None
+) -> Loop:
+    """Method, views and loop for a resolved recipe and its data."""
+    split = data.split
+    task = Task(
+        num_classes=len(split.id_classes),
+        shape=data.shape,
+        num_labeled=len(split.labeled),
+        num_unlabeled=len(split.unlabeled),
+        num_val=len(split.val),
+    )
+    assert recipe.steps is not None
+    momentum = recipe.bn_momentum or batchnorm_momentum(recipe.steps)
+
+    def fresh(key: str) -> Method:
+        """The method with initial weights, which depend on the seed and the key alone."""
+        torch.manual_seed(key_to_seed(recipe.seed, "weights", key))
+        method = build_method(recipe, task, network)
+        set_batchnorm_momentum(method, momentum)
+        return method.to(fabric.device)
+
+    method = fresh("start")
+    augmenter = Augmenter(
+        data.shape, data.source.mean, data.source.std, mirror=data.source.mirror, cutout=data.source.cutout
+    )
+    feed = Feed(data.train, split, augmenter, recipe.seed, fabric.device)
+    if recipe.channels_last:
+        method.to(memory_format=torch.channels_last)
+        feed.memory_format = torch.channels_last
+    if recipe.compile:
+        method.net.encoder.compile()
+    return Loop(recipe, method, fresh, feed, split.unlabeled_is_ood, folder, fabric, display)
+
+
+def build_method(recipe: Recipe, task: Task, network: nn.Module | None = None) -> Method:
+    """The method of a resolved recipe on its network."""
+    kind = get(recipe.method)
+    if recipe.network == "custom" and network is None:
+        raise UserError("This run has a network of your own: give the module again (network=...).")
+    assert recipe.network is not None
+    net = build_network(network if network is not None else recipe.network, task.shape, task.num_classes)
+    return kind(kind.Options(**recipe.options), net, task)
+
+
+def finish(loop: Loop, data: Data) -> dict[str, Any]:
+    """Test once, write the reported model, the result and its picture."""
+    started = time.monotonic()
+    split, method, recipe = data.split, loop.method, loop.recipe
+    pool = loop.outputs(split.unlabeled)
+    validation = loop.outputs(split.val if len(split.val) else split.labeled)
+    test_feed = Feed(data.test, split, loop.feed.augmenter, recipe.seed, loop.feed.device)
+    test_feed.memory_format = loop.feed.memory_format
+    with loop.reported_weights():
+        test = method_outputs(method, test_feed, split.test, loop.fabric.autocast)
+        test_ood = method_outputs(method, test_feed, split.test_ood, loop.fabric.autocast)
+        threshold = float(np.quantile(validation.ood_score, 0.95))
+        model_meta = loop.meta() | {"class_names": list(data.class_names), "threshold": threshold}
+        save_checkpoint(loop.folder.last, prefixed("method", method.state_dict()), model_meta)
+    result = {
+        **describe(recipe, data),
+        "steps": loop.done,
+        "images_seen": loop.images_seen,
+        "seconds": round(loop.seconds + time.monotonic() - started, 2),
+        **measure(test, split.test_targets, test_ood, pool, split.unlabeled_is_ood, method),
+        "val_accuracy": loop.best if loop.best >= 0 else None,
+        "threshold": threshold,
+        "warnings": loop.warnings + idle_warnings(loop) + data_warnings(data),
+    }
+    from osp.report.picture import draw_result
+
+    draw_result(loop.folder, data, pool, result, loop.folder.read_metrics())
+    loop.folder.write_result(result)
+    return result
+
+
+def describe(recipe: Recipe, data: Data) -> dict[str, Any]:
+    """What was run, in the words of the recipe; the ratio is the split's own."""
+    is_ood = data.split.unlabeled_is_ood
+    return {
+        "method": Path(recipe.method).stem,
+        "dataset": recipe.data,
+        "ood_data": recipe.ood_data,
+        "data_variant": data.variant,
+        "ood_ratio": recipe.ood_ratio
+        if recipe.ood_ratio is not None
+        else (float(is_ood.mean()) if len(is_ood) else 0.0),
+        "labels_per_class": recipe.labels_per_class,
+        "unlabeled": len(data.split.unlabeled),
+        "network": recipe.network,
+        "preset": recipe.preset,
+        "scale": recipe.scale,
+        "seed": recipe.seed,
+    }
+
+
+def measure(
+    test: Outputs, targets: np.ndarray, test_ood: Outputs, pool: Outputs, is_ood: np.ndarray, method: Method
+) -> dict[str, float | None]:
+    """The numbers of `result.json`; null where there is nothing to measure, never NaN."""
+    found = detection(test.ood_score, test_ood.ood_score)
+    softmax_scores = [1 - softmax_max(each.logits) for each in (test, test_ood)]
+    numbers = {
+        "accuracy": accuracy(test.logits, targets),
+        "auroc": found["auroc"],
+        "msp_auroc": detection(*softmax_scores)["auroc"],
+        "pool_auroc": detection(pool.ood_score[~is_ood], pool.ood_score[is_ood])["auroc"],
+        "aupr_id": found["aupr_id"],
+        "aupr_ood": found["aupr_ood"],
+        "fpr95": found["fpr95"],
+        "purity": None,
+        "recall": None,
+        "angle": mean_angle(test.features, test_ood.features),
+        "interclass_variance": interclass_variance(test.features, targets),
+    }
+    kept = method.kept()
+    if kept is not None:
+        numbers |= partition_quality(kept.cpu().numpy(), is_ood)
+    return {key: None if value is None or not np.isfinite(value) else round(value, 4) for key, value in numbers.items()}
+
+
+def softmax_max(logits: np.ndarray) -> np.ndarray:
+    values: np.ndarray = torch.from_numpy(logits).softmax(dim=1).amax(dim=1).numpy()
+    return values
+
+
+def idle_warnings(loop: Loop) -> list[str]:
+    """A mechanism that never acted, or was never reported, is named."""
+    totals = {name: float(total) for name, total in loop.activity.sums.items()}
+    return [
+        f"{loop.method.name}: {name} stayed 0 in all {loop.done} steps; the method's mechanism was idle"
+        for name in loop.method.mechanism
+        if not totals.get(name)
+    ]
+
+
+def data_warnings(data: Data) -> list[str]:
+    return [f"{data.skipped} unreadable image files were left out"] if data.skipped else []

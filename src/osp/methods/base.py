@@ -1,0 +1,308 @@
+"""What a method is, and what it may ask of the engine.
+
+A method is one file with a class derived from `Method`. It declares the streams of images it wants and their views,
+its stages, and returns named loss terms for one batch; the engine does the rest. Hooks that a method does not need are
+simply not overridden. Methods know no file, device or optimiser object; the engine knows no method by name.
+
+A method outside the package works the same way: `osp train --method ./mine.py` takes the class in that file, and an
+installed package may announce its own under the entry-point group `osp.methods`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from osp.nets import Network
+from osp.randomness import generator
+
+Part = Literal["labeled", "unlabeled", "joint", "val"]
+"""`joint` is the labelled images followed by the unlabelled ones."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a method may know of the data: numbers, never files and never the truth about unlabelled images."""
+
+    num_classes: int
+    shape: tuple[int, int, int]
+    num_labeled: int
+    num_unlabeled: int
+    num_val: int
+
+
+@dataclass(frozen=True)
+class StreamSpec:
+    """One stream of batches: which part of the data, how many images a step, and which views of each.
+
+    Views: `plain` (only normalised), `flip`, `weak`, `strong`; a digit at the end (`weak2`) asks for a second,
+    independent draw.
+    """
+
+    part: Part
+    batch: int
+    views: tuple[str, ...]
+
+
+@dataclass
+class Sample:
+    """One stream's share of a batch."""
+
+    rows: Tensor
+    """Row numbers within the part: what a method indexes its per-image state with."""
+    views: dict[str, Tensor]
+    labels: Tensor | None = None
+    """Class numbers; for `joint`, -1 where unlabelled; None for unlabelled images."""
+
+    def __getitem__(self, view: str) -> Tensor:
+        return self.views[view]
+
+    @property
+    def targets(self) -> Tensor:
+        """The labels of a labelled sample."""
+        assert self.labels is not None, "this stream has no labels"
+        return self.labels
+
+
+Batch = Mapping[str, Sample]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of the run with its own optimiser, learning rate and length.
+
+    Lengths, refreshes and drops are shares, so that a short run is the long one in small.
+    """
+
+    name: str = "train"
+    share: float = 1.0
+    """Of the whole run; shares are normalised to sum to one."""
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr: float = 0.03
+    momentum: float = 0.9
+    nesterov: bool = True
+    weight_decay: float = 5e-4
+    decay_all: bool = False
+    """Whether weight decay also acts on biases and batch norms."""
+    schedule: Literal["cosine-7/16", "cosine", "steps", "constant"] = "cosine-7/16"
+    drops: tuple[float, ...] = ()
+    """With `steps`: the shares of the stage after which the learning rate is multiplied by `drop_factor`."""
+    drop_factor: float = 0.2
+    refresh: float | None = None
+    """Call `Method.refresh` at the start of the stage and then each time this share of the stage has passed."""
+    fresh: bool = False
+    """Start from newly initialised weights (Curriculum Labeling's cycles) instead of the last stage's."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where in the run a batch stands."""
+
+    index: int
+    total: int
+    stage: Stage
+    stage_index: int
+    stage_step: int
+    stage_steps: int
+    seed: int
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def progress(self) -> float:
+        """Share of the stage that has passed, from 0 up to but not including 1."""
+        return self.stage_step / self.stage_steps
+
+    def linear_ramp(self, share: float) -> float:
+        """min(t / (share * stage), 1); 1 where share is 0."""
+        return 1.0 if share <= 0 else min(self.progress / share, 1.0)
+
+    def sigmoid_ramp(self, share: float) -> float:
+        """exp(-5 (1 - min(t / (share * stage), 1))²), the ramp of Laine and Aila."""
+        return math.exp(-5.0 * (1.0 - self.linear_ramp(share)) ** 2)
+
+    def generator(self, name: str) -> torch.Generator:
+        """A CPU generator for this step's draws of this name. Draw for the global batch and keep [rank::world]."""
+        return generator(self.seed, self.index, name)
+
+
+class Pool(Protocol):
+    """Full passes over a part of the data, for hooks: what the engine hands to `refresh` and the stage hooks."""
+
+    def map(
+        self, function: Callable[[Tensor], Tensor | tuple[Tensor, ...]], part: Part = "unlabeled", ema: bool = False
+    ) -> tuple[Tensor, ...]:
+        """Apply a function to every image of the part (plain view, eval mode, no gradient), in row order.
+
+        `ema=True` runs it with the averaged weights. The results are concatenated on the CPU.
+        """
+
+    def labels(self, part: Literal["labeled", "val"]) -> Tensor:
+        """The class numbers of labelled or validation images, in row order."""
+
+    def restrict(self, stream: str, rows: Tensor | None) -> None:
+        """From the next step on, draw this stream only from these rows (None: from all again).
+
+        An empty set is not an error: the stream then keeps what it had, and the run says so.
+        """
+
+
+@dataclass(frozen=True)
+class ExtraOptimizer:
+    """Parameters that have an optimiser of their own (DS3L's weighting network)."""
+
+    parameters: Iterable[nn.Parameter]
+    optimizer: Literal["sgd", "adam", "adamw"] = "adam"
+    lr: float = 1e-3
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+
+class Options(BaseModel):
+    """Options that every method has. A method adds its own by deriving from this class."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    batch: int = Field(64, ge=1, description="labelled images a step")
+    mu: int = Field(5, ge=1, description="unlabelled images a step, as a multiple of `batch`")
+    optimizer: Literal["sgd", "adam", "adamw"] = Field("sgd", description="optimiser of the network")
+    lr: float = Field(0.03, gt=0, description="learning rate")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
+    nesterov: bool = Field(True, description="Nesterov's form of momentum")
+    weight_decay: float = Field(5e-4, ge=0, description="weight decay")
+    decay_all: bool = Field(False, description="weight decay also on biases and batch norms")
+    schedule: Literal["cosine-7/16", "cosine", "steps", "constant"] = Field(
+        "cosine-7/16", description="learning rate over a stage; cosine-7/16 ends at 0.195 of the start"
+    )
+    drops: tuple[float, ...] = Field((), description="shares of a stage where `steps` lowers the rate")
+    drop_factor: float = Field(0.2, gt=0, description="factor of each drop")
+    ema: float | None = Field(None, gt=0, lt=1, description="decay of the averaged weights used for testing")
+
+
+@dataclass(frozen=True)
+class Published:
+    """A value of the `paper` preset and where it comes from: the paper itself unless said otherwise."""
+
+    value: Any
+    source: str = "paper"
+
+
+class Method(nn.Module):
+    """Base of all methods: holds the network, declares nothing but a supervised default.
+
+    All state must be parameters or buffers (they are what a checkpoint holds); counters are 0-d tensors. Buffers may
+    change their size during a run.
+    """
+
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    """One line for `osp methods`."""
+    reference: ClassVar[str] = ""
+    """Authors, title and venue of the paper it comes from."""
+    Options: ClassVar[type[Options]] = Options
+    paper: ClassVar[dict[str, Published]] = {}
+    """The options of `--preset paper` that differ from the defaults, or that the defaults merely happen to equal."""
+    paper_steps: ClassVar[int] = 250_000
+    mechanism: ClassVar[tuple[str, ...]] = ()
+    """Names of logged values that show the mechanism at work: one that stays 0 all run long is a warning."""
+
+    def __init__(self, options: Any, network: Network, task: Task) -> None:
+        super().__init__()
+        self.options = options
+        self.net = network
+        self.task = task
+        self.logged: dict[str, Tensor] = {}
+
+    # What the method declares
+
+    def stages(self) -> list[Stage]:
+        """One stage with the options' optimiser; override for more."""
+        return [self.stage()]
+
+    def stage(self, **changes: Any) -> Stage:
+        """A stage with the common options, changed where said."""
+        common = {name: getattr(self.options, name) for name in STAGE_OPTIONS}
+        return Stage(**{**common, **changes})
+
+    def streams(self, stage: Stage) -> dict[str, StreamSpec]:
+        """The streams of this stage by name."""
+        raise TypeError(f"method {self.name!r} must define streams(stage)")
+
+    def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
+        """Named, weighted loss terms of one batch; their sum is what is minimised."""
+        raise TypeError(f"method {self.name!r} must define losses(batch, step)")
+
+    # Hooks, all optional
+
+    def begin_stage(self, step: Step, pool: Pool) -> None:
+        """Before the first step of each stage (after fresh weights, where the stage asks for them)."""
+
+    def refresh(self, step: Step, pool: Pool) -> None:
+        """At the stage's refresh interval: partition the pool, relabel it, fill a bank."""
+
+    def end_stage(self, step: Step, pool: Pool) -> None:
+        """After the last step of each stage; `step` is that last step."""
+
+    def extra_optimizers(self) -> dict[str, ExtraOptimizer]:
+        """Parameters with an optimiser of their own, by name. They are left out of the main one."""
+        return {}
+
+    def extra_losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
+        """Losses for the extra optimisers, by their names, taken before `losses`.
+
+        The engine differentiates each with respect to that optimiser's parameters only, and steps it.
+        """
+        return {}
+
+    def after_step(self, batch: Batch, step: Step) -> None:
+        """After the optimiser's step: update accumulators from what `losses` computed."""
+
+    def kept(self) -> Tensor | None:
+        """Which unlabelled rows the method currently takes for ID (boolean), where it partitions the pool."""
+        return None
+
+    # The trained model
+
+    def ood_score(self, features: Tensor, logits: Tensor) -> Tensor:
+        """Larger = more OOD. Unless overridden 1 - max softmax (Hendrycks and Gimpel 2017)."""
+        return max_softmax_score(logits)
+
+    # Help
+
+    def log(self, name: str, value: Tensor | float) -> None:
+        """Note a number for the log: it stays on the device until the log interval."""
+        self.logged[name] = torch.as_tensor(value).detach()
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.net(images)
+        return logits
+
+
+STAGE_OPTIONS = (
+    "optimizer lr momentum nesterov weight_decay decay_all schedule drops drop_factor".split()
+)  # options of `Options` that are fields of `Stage` under the same name
+
+
+def max_softmax_score(logits: Tensor) -> Tensor:
+    """1 - max_c p_c: the OOD score of every method without a detector of its own.
+
+    >>> max_softmax_score(torch.tensor([[0.0, 0.0]])).item()
+    0.5
+    """
+    return 1.0 - logits.softmax(dim=1).amax(dim=1)
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a trained method says about images; arrays in the order of the images."""
+
+    features: np.ndarray = field(repr=False)
+    logits: np.ndarray = field(repr=False)
+    ood_score: np.ndarray = field(repr=False)

@@ -1,0 +1,76 @@
+"""FixMatch: confident predictions on weak views become labels for strong views.
+
+    q = softmax(f(w(u))) without gradient,  ŷ = argmax q,  m = 1[max q >= threshold]
+    L = mean_B H(y, p(w(x))) + weight · (1 / μB) Σ_i m_i H(ŷ_i, p(s(u_i)))
+
+The mean runs over all μB unlabelled images, masked ones counting as zero. Reference: Sohn et al., FixMatch, NeurIPS
+2020. It has no notion of OOD images: they receive confident wrong labels. OOD score: 1 - max softmax of the averaged
+weights.
+
+Differences from the release: the weak views go through the network without a graph in a pass of their own (the release
+puts labelled, weak and strong images through one pass and then throws the weak gradients away), so their batch-norm
+statistics are those of the weak views alone.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from osp.methods.base import Batch, Method, Options, Published, Stage, Step, StreamSpec
+
+
+class FixMatchOptions(Options):
+    ema: float | None = Field(0.999, gt=0, lt=1, description="decay of the averaged weights used for testing")
+    threshold: float = Field(0.95, ge=0, le=1, description="confidence from which a prediction becomes a label")
+    unlabeled_weight: float = Field(1.0, ge=0, description="weight of the unlabelled loss")
+
+
+def pseudo_label_loss(weak_logits: Tensor, strong_logits: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
+    """(1 / n) Σ_i 1[max q_i >= threshold] H(argmax q_i, p(s(u_i))) with q = softmax(weak logits), and the mask.
+
+    >>> weak, strong = torch.tensor([[9.0, 0.0], [0.1, 0.0]]), torch.zeros(2, 2)
+    >>> loss, mask = pseudo_label_loss(weak, strong, 0.95)
+    >>> round(loss.item(), 4), mask.tolist()  # ln 2 / 2: one of two images counts
+    (0.3466, [1.0, 0.0])
+    """
+    confidence, labels = weak_logits.detach().softmax(dim=1).max(dim=1)
+    mask = (confidence >= threshold).to(strong_logits.dtype)
+    return (mask * F.cross_entropy(strong_logits, labels, reduction="none")).mean(), mask
+
+
+class FixMatch(Method):
+    name = "fixmatch"
+    summary = "confident predictions on weak views label the strong views"
+    reference = "Sohn et al., FixMatch, NeurIPS 2020"
+    Options = FixMatchOptions
+    mechanism = ("mask_rate",)
+    paper = {  # noqa: RUF012
+        "mu": Published(7, "FixMatch paper; OSP does not state it"),
+        "lr": Published(0.03, "FixMatch paper"),
+        "weight_decay": Published(5e-4, "FixMatch paper (1e-3 on CIFAR-100)"),
+        "ema": Published(0.999, "FixMatch paper"),
+        "threshold": Published(0.95, "FixMatch paper"),
+        "batch": Published(64, "FixMatch paper"),
+    }
+
+    def streams(self, stage: Stage) -> dict[str, StreamSpec]:
+        return {
+            "labeled": StreamSpec("labeled", self.options.batch, ("weak",)),
+            "unlabeled": StreamSpec("unlabeled", self.options.batch * self.options.mu, ("weak", "strong")),
+        }
+
+    def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
+        labeled, unlabeled = batch["labeled"], batch["unlabeled"]
+        with torch.no_grad():
+            weak_logits = self.net(unlabeled["weak"])
+        logits = self.net(torch.cat([labeled["weak"], unlabeled["strong"]]))
+        labeled_logits, strong_logits = logits[: len(labeled.rows)], logits[len(labeled.rows) :]
+        consistency, mask = pseudo_label_loss(weak_logits, strong_logits, self.options.threshold)
+        self.log("mask_rate", mask.mean())
+        return {
+            "ce": F.cross_entropy(labeled_logits, labeled.targets),
+            "consistency": self.options.unlabeled_weight * consistency,
+        }

@@ -1,0 +1,130 @@
+"""A network = encoder + classifier, and the batch-norm and dropout details that semi-supervised methods care about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from osp.errors import UserError
+from osp.nets.backbones import build_encoder
+from osp.randomness import generator
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+class StepDropout(nn.Module):
+    """Dropout whose mask is a function of (seed, step) for the global batch, like every other draw.
+
+    The engine calls `set_step` before each step; rank r of w keeps rows [r::w] of the mask for the global batch, so
+    runs resumed or spread over devices see the same masks.
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+        self.set_step(0, 0)
+
+    def set_step(self, seed: int, step: int, rank: int = 0, world: int = 1) -> None:
+        self._draws = generator(seed, step, "dropout")
+        self._rank, self._world = rank, world
+
+    def forward(self, features: Tensor) -> Tensor:
+        if not self.training or self.rate == 0:
+            return features
+        rows, columns = features.shape
+        # 16-bit integers: a quarter of the cost of drawing floats
+        drawn = torch.empty((rows * self._world, columns), dtype=torch.int16).random_(generator=self._draws)
+        mask = drawn[self._rank :: self._world].to(features.device, non_blocking=True) >= int(self.rate * 2**15)
+        return features * mask / (1 - self.rate)
+
+
+class Network(nn.Module):
+    """Encoder G and classifier F: `encode` gives features z = G(x), `classify` logits F(z), calling it both."""
+
+    def __init__(self, encoder: nn.Module, feature_dim: int, num_classes: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.feature_dim = feature_dim
+        self.num_classes = num_classes
+        self.dropout = StepDropout(dropout)
+        self.classifier = nn.Linear(feature_dim, num_classes)
+        nn.init.xavier_normal_(self.classifier.weight)
+        nn.init.zeros_(self.classifier.bias)
+
+    def encode(self, images: Tensor) -> Tensor:
+        features: Tensor = self.encoder(images)
+        return features
+
+    def classify(self, features: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(self.dropout(features))
+        return logits
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.classify(self.encode(images))
+
+
+def build_network(name: str | nn.Module, shape: tuple[int, int, int], num_classes: int) -> Network:
+    """The network of this name for images of this shape (channels, height, width).
+
+    `name` may be a torch module of the user's own: anything that turns N×C×H×W images into N×D features.
+    """
+    channels, height, width = shape
+    if min(height, width) < 8:
+        raise UserError(f"Images are {width}x{height}; the networks need at least 8x8. Set a larger image size.")
+    encoder = build_encoder(name, channels, height, width) if isinstance(name, str) else name
+    feature_dim = getattr(encoder, "feature_dim", None)
+    if not isinstance(feature_dim, int):
+        feature_dim = probe_feature_dim(encoder, shape)
+    return Network(encoder, feature_dim, num_classes, getattr(encoder, "feature_dropout", 0.0))
+
+
+def probe_feature_dim(encoder: nn.Module, shape: tuple[int, int, int]) -> int:
+    """Run two blank images through a module of the user's own to learn its feature size."""
+    was_training = encoder.training
+    encoder.eval()
+    try:
+        with torch.no_grad():
+            features = encoder(torch.zeros(2, *shape))
+    except RuntimeError as error:
+        raise UserError(f"The network does not accept images of shape {shape}: {error}") from error
+    finally:
+        encoder.train(was_training)
+    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
+        got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise UserError(f"The network must turn 2 images into 2 feature vectors (2×D); it gave {got}.")
+    return features.shape[1]
+
+
+def set_batchnorm_momentum(module: nn.Module, momentum: float) -> None:
+    """How fast running statistics follow (PyTorch's meaning: the weight of the new batch)."""
+    for layer in module.modules():
+        if isinstance(layer, BATCH_NORMS):
+            layer.momentum = momentum
+
+
+def batchnorm_momentum(steps: int) -> float:
+    """0.001, the field's value, for long runs; more for short ones, whose statistics would stay near (0, 1).
+
+    50 / steps makes the initial values weigh less than one per cent after a tenth of the run.
+
+    >>> batchnorm_momentum(250_000), batchnorm_momentum(5_000), batchnorm_momentum(100)
+    (0.001, 0.01, 0.1)
+    """
+    return min(0.1, max(0.001, 50 / max(steps, 1)))
+
+
+@contextmanager
+def frozen_batchnorm_statistics(module: nn.Module) -> Iterator[None]:
+    """Inside, training-mode batch norms normalise by the batch as ever but leave their running statistics alone."""
+    layers = [layer for layer in module.modules() if isinstance(layer, BATCH_NORMS) and layer.track_running_stats]
+    saved = [layer.momentum for layer in layers]
+    for layer in layers:
+        layer.momentum = 0.0
+    try:
+        yield
+    finally:
+        for layer, momentum in zip(layers, saved, strict=True):
+            layer.momentum = momentum
