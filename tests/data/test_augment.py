@@ -1,0 +1,318 @@
+"""The views, against a slow loop that does to one image at a time what the plan says, with Pillow and NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageEnhance, ImageOps
+from sklearn.datasets import load_digits, load_sample_images
+from torch import Tensor
+
+from osp.data.augment import OPERATIONS, VIEWS, Augmenter, Plan, rotate4, rotation_labels
+from osp.randomness import generator
+
+SHAPES = [(3, 32, 32), (1, 28, 28), (1, 8, 8), (3, 40, 24)]
+
+
+def photographs(shape: tuple[int, int, int], n: int) -> Tensor:
+    """Tiles cut from scikit-learn's two photographs, shrunk threefold; digits where the shape is theirs."""
+    channels, height, width = shape
+    if shape == (1, 8, 8):
+        digits = np.resize(load_digits().images, (n, 1, 8, 8))
+        return torch.from_numpy(np.round(digits * (255 / 16)).astype(np.uint8))
+    tiles = []
+    for i in range(n):
+        photo = Image.fromarray(load_photos()[i % 2])
+        x, y = 37 * i % (photo.width - 3 * width), 53 * i % (photo.height - 3 * height)
+        tile = photo.crop((x, y, x + 3 * width, y + 3 * height)).resize((width, height))
+        tiles.append(np.asarray(tile.convert("L" if channels == 1 else "RGB")).reshape(height, width, channels))
+    return torch.from_numpy(np.stack(tiles)).permute(0, 3, 1, 2).contiguous()
+
+
+_photos: list[np.ndarray] = []
+
+
+def load_photos() -> list[np.ndarray]:
+    if not _photos:
+        _photos.extend(load_sample_images().images)
+    return _photos
+
+
+def augmenter_for(shape: tuple[int, int, int], mirror: bool = True, cutout: bool = True) -> Augmenter:
+    return Augmenter(shape, [0.4, 0.5, 0.6][: shape[0]], [0.2, 0.3, 0.25][: shape[0]], mirror=mirror, cutout=cutout)
+
+
+def slow_crop(image: np.ndarray, plan: Plan, i: int, pad: tuple[int, int]) -> np.ndarray:
+    """Height × width × channels: mirrored, then cropped from the reflect-padded image."""
+    height, width, _ = image.shape
+    if plan.flip is not None and plan.flip[i]:
+        image = image[:, ::-1]
+    assert plan.shift is not None
+    top, left = pad[0] + int(plan.shift[i, 0]), pad[1] + int(plan.shift[i, 1])
+    padded = np.pad(image, ((pad[0], pad[0]), (pad[1], pad[1]), (0, 0)), mode="reflect")
+    return np.ascontiguousarray(padded[top : top + height, left : left + width])
+
+
+def slow_operation(image: Image.Image, name: str, v: int, sign: int) -> Image.Image:
+    """FixMatch's operations as released (`randaugment.py`), with the sign given instead of drawn."""
+    if name == "AutoContrast":
+        return ImageOps.autocontrast(image)
+    if name == "Equalize":
+        return ImageOps.equalize(image)
+    if name == "Identity":
+        return image
+    if name in ("Brightness", "Color", "Contrast", "Sharpness"):
+        enhancer = getattr(ImageEnhance, name)(image)
+        result = enhancer.enhance(float(v) * 0.9 / 10 + 0.05)
+        assert isinstance(result, Image.Image)
+        return result
+    if name == "Posterize":
+        return ImageOps.posterize(image, int(v * 4 / 10) + 4)
+    if name == "Solarize":
+        return ImageOps.solarize(image, 256 - int(v * 256 / 10))
+    if name == "Rotate":
+        return image.rotate(sign * int(v * 30 / 10))
+    share = sign * (float(v) * 0.3 / 10)
+    matrix = {
+        "ShearX": (1, share, 0, 0, 1, 0),
+        "ShearY": (1, 0, 0, share, 1, 0),
+        "TranslateX": (1, 0, int(share * image.size[0]), 0, 1, 0),
+        "TranslateY": (1, 0, 0, 0, 1, int(share * image.size[1])),
+    }[name]
+    return image.transform(image.size, Image.Transform.AFFINE, matrix)
+
+
+def slow_strong(images: Tensor, plan: Plan, pad: tuple[int, int]) -> Tensor:
+    assert plan.op is not None
+    assert plan.level is not None
+    assert plan.negative is not None
+    assert plan.active is not None
+    results = []
+    for i, tensor in enumerate(images):
+        array = slow_crop(tensor.permute(1, 2, 0).numpy(), plan, i, pad)
+        height, width, channels = array.shape
+        image = Image.fromarray(array[..., 0] if channels == 1 else array)
+        for j in range(plan.op.shape[1]):
+            if plan.active[i, j]:
+                sign = -1 if plan.negative[i, j] else 1
+                image = slow_operation(image, OPERATIONS[plan.op[i, j]], int(plan.level[i, j]), sign)
+        array = np.array(image).reshape(height, width, channels)
+        if plan.centre is not None:
+            side = min(height, width) // 2
+            top, left = (int(middle) - side // 2 for middle in plan.centre[i])
+            array[max(top, 0) : max(top + side, 0), max(left, 0) : max(left + side, 0)] = 127
+        results.append(torch.from_numpy(array).permute(2, 0, 1))
+    return torch.stack(results)
+
+
+@pytest.mark.parametrize("cutout", [True, False])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_strong_view_equals_pillow_image_by_image(shape: tuple[int, int, int], cutout: bool) -> None:
+    augmenter = augmenter_for(shape, cutout=cutout)
+    images = photographs(shape, 200)
+    plan = augmenter.plan("strong", 200, generator("strong", str(shape)))
+    ours = augmenter.transform(images, plan)
+    assert torch.equal(ours, slow_strong(images, plan, augmenter.pad))
+    assert (ours.flatten(1) != images.flatten(1)).any(1).float().mean() > 0.95
+
+
+def test_every_operation_at_every_level_and_sign_equals_pillow() -> None:
+    for shape in SHAPES:
+        augmenter = augmenter_for(shape, cutout=False)
+        op, level, sign = torch.cartesian_prod(torch.arange(14), torch.arange(1, 10), torch.arange(2))[
+            :, :, None
+        ].unbind(1)
+        n = len(op)
+        plan = Plan(n, None, torch.zeros(n, 2, dtype=torch.int64), op, level, sign.bool(), torch.ones(n, 1).bool())
+        images = photographs(shape, n)
+        assert torch.equal(augmenter.transform(images, plan), slow_strong(images, plan, augmenter.pad))
+
+
+def test_larger_magnitude_and_more_operations_equal_pillow() -> None:
+    augmenter = Augmenter((3, 32, 32), [0.5] * 3, [0.5] * 3, num_ops=4, magnitude=11)
+    images = photographs((3, 32, 32), 100)
+    plan = augmenter.plan("strong", 100, generator("more"))
+    assert plan.level is not None
+    assert plan.level.shape == (100, 4)
+    assert plan.level.max() == 10
+    assert torch.equal(augmenter.transform(images, plan), slow_strong(images, plan, augmenter.pad))
+
+
+@pytest.mark.parametrize(("shape", "pad"), [((3, 32, 32), (4, 4)), ((1, 28, 28), (3, 3)), ((3, 40, 24), (5, 3))])
+def test_weak_view_is_a_reflect_padded_crop(shape: tuple[int, int, int], pad: tuple[int, int]) -> None:
+    augmenter = augmenter_for(shape)
+    images = photographs(shape, 128)
+    plan = augmenter.plan("weak", 128, generator("weak"))
+    expected = [slow_crop(image.permute(1, 2, 0).numpy(), plan, i, pad) for i, image in enumerate(images)]
+    assert torch.equal(augmenter.transform(images, plan), torch.from_numpy(np.stack(expected)).permute(0, 3, 1, 2))
+
+
+def test_crop_offsets_are_uniform_over_twice_the_padding() -> None:
+    plan = augmenter_for((3, 32, 32)).plan("weak", 9000, generator("offsets"))
+    assert plan.shift is not None
+    for direction in plan.shift.T:
+        values, counts = torch.unique(direction, return_counts=True)
+        assert values.tolist() == list(range(-4, 5))
+        assert (counts - 1000).abs().max() < 5 * (1000 * 8 / 9) ** 0.5
+
+
+def test_eight_pixel_images_move_by_one_pixel() -> None:
+    plan = augmenter_for((1, 8, 8)).plan("weak", 300, generator("eight"))
+    assert plan.shift is not None
+    assert torch.unique(plan.shift).tolist() == [-1, 0, 1]
+
+
+def test_flip_view_mirrors_about_half_of_the_images_and_nothing_else() -> None:
+    augmenter = augmenter_for((3, 32, 32))
+    images = photographs((3, 32, 32), 400)
+    plan = augmenter.plan("flip", 400, generator("flip"))
+    assert plan.flip is not None
+    ours = augmenter.transform(images, plan)
+    assert torch.equal(ours[plan.flip], images[plan.flip].flip(3))
+    assert torch.equal(ours[~plan.flip], images[~plan.flip])
+    assert 150 < plan.flip.sum() < 250
+
+
+def test_no_view_of_digits_is_mirrored() -> None:
+    augmenter = augmenter_for((1, 8, 8), mirror=False, cutout=False)
+    images = photographs((1, 8, 8), 300)
+    assert all(augmenter.plan(view, 300, generator(view)).flip is None for view in VIEWS)
+    assert torch.equal(augmenter.transform(images, augmenter.plan("flip", 300, generator(0))), images)
+    weak = augmenter.transform(images, augmenter.plan("weak", 300, generator(1))).numpy()
+    for image, result in zip(images[:, 0].numpy(), weak[:, 0], strict=True):
+        padded = np.pad(image, 1, mode="reflect")
+        assert any(np.array_equal(result, padded[r : r + 8, c : c + 8]) for r in range(3) for c in range(3))
+
+
+def test_strong_view_greys_a_square_unless_told_not_to() -> None:
+    images = torch.full((200, 3, 32, 32), 64, dtype=torch.uint8)
+    for cutout in (True, False):
+        augmenter = Augmenter((3, 32, 32), [0.5] * 3, [0.5] * 3, cutout=cutout, num_ops=0)
+        ours = augmenter.transform(images, augmenter.plan("strong", 200, generator("square")))
+        assert set(torch.unique(ours).tolist()) == ({64, 127} if cutout else {64})
+        grey = (ours == 127).all(1)
+        if cutout:
+            assert grey.flatten(1).sum(1).max() == 16 * 16
+            assert grey.flatten(1).sum(1).min() >= 8 * 8
+            rows, columns = grey.any(2).sum(1), grey.any(1).sum(1)
+            assert torch.equal(rows * columns, grey.flatten(1).sum(1))
+
+
+def test_draws_of_the_strong_view_have_the_stated_distribution() -> None:
+    n = 14_000
+    plan = augmenter_for((3, 32, 32)).plan("strong", n, generator("distribution"))
+    assert plan.op is not None
+    assert plan.level is not None
+    assert plan.active is not None
+    assert plan.negative is not None
+    assert plan.centre is not None
+
+    def deviation(draws: Tensor, values: range) -> float:
+        """The largest distance of a count from its mean, in standard deviations."""
+        share = 1 / len(values)
+        assert draws.min() >= values.start
+        assert draws.max() < values.stop
+        counts = torch.stack([(draws == value).sum() for value in values])
+        return float((counts - draws.numel() * share).abs().max() / (draws.numel() * share * (1 - share)) ** 0.5)
+
+    for j in range(2):
+        assert deviation(plan.op[:, j], range(14)) < 4.5
+        assert deviation(plan.level[:, j], range(1, 10)) < 4.5
+        assert deviation(plan.active[:, j].long(), range(2)) < 4.5
+        assert deviation(plan.negative[:, j].long(), range(2)) < 4.5
+        assert deviation(plan.centre[:, j], range(32)) < 4.5
+    # with replacement, and each draw on its own
+    assert deviation(plan.op[:, 0] * 14 + plan.op[:, 1], range(196)) < 5
+    assert deviation(plan.active[:, 0] * 2 + plan.active[:, 1].long(), range(4)) < 4.5
+
+
+def test_each_image_of_a_batch_gets_its_own_operations() -> None:
+    images = photographs((3, 32, 32), 1).expand(64, -1, -1, -1)
+    strong = augmenter_for((3, 32, 32), mirror=False, cutout=False).view(images, "strong", generator("own"))
+    assert len(torch.unique(strong.flatten(1), dim=0)) > 55
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_plan_depends_on_the_generator_alone(view: str) -> None:
+    augmenter = augmenter_for((3, 32, 32))
+    images = photographs((3, 32, 32), 32)
+    first = augmenter.view(images, view, generator(3, "views"))
+    torch.manual_seed(99)
+    assert torch.equal(first, augmenter.view(images, view, generator(3, "views")))
+    if view != "plain":
+        assert not torch.equal(first, augmenter.view(images, view, generator(4, "views")))
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("world", [2, 3])
+def test_slices_of_a_plan_give_the_images_of_the_global_batch(view: str, world: int) -> None:
+    augmenter = augmenter_for((3, 32, 32))
+    images = photographs((3, 32, 32), 50)
+    plan = augmenter.plan(view, 50, generator("global"))
+    everything = augmenter.apply(images, plan)
+    for rank in range(world):
+        part = plan[rank::world]
+        assert len(part) == len(images[rank::world])
+        assert torch.equal(augmenter.apply(images[rank::world], part), everything[rank::world])
+
+
+def test_an_empty_slice_gives_no_images() -> None:
+    augmenter = augmenter_for((3, 32, 32))
+    plan = augmenter.plan("strong", 1, generator(0))[1::2]
+    assert augmenter.apply(torch.zeros(0, 3, 32, 32, dtype=torch.uint8), plan).shape == (0, 3, 32, 32)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_views_are_normalised_floats_and_leave_the_images_alone(shape: tuple[int, int, int], view: str) -> None:
+    augmenter = augmenter_for(shape)
+    images = photographs(shape, 40)
+    before = images.clone()
+    plan = augmenter.plan(view, 40, generator("normal"))
+    result = augmenter.apply(images, plan)
+    assert torch.equal(images, before)
+    assert result.dtype == torch.float32
+    assert result.shape == images.shape
+    assert result.is_contiguous()
+    mean = torch.tensor([0.4, 0.5, 0.6])[: shape[0], None, None]
+    std = torch.tensor([0.2, 0.3, 0.25])[: shape[0], None, None]
+    expected = (augmenter.transform(images, plan) / 255 - mean) / std
+    torch.testing.assert_close(result, expected, atol=2e-6, rtol=0)
+
+
+def test_images_need_not_be_contiguous() -> None:
+    augmenter = augmenter_for((3, 32, 32))
+    images = photographs((3, 32, 32), 64)
+    plan = augmenter.plan("strong", 32, generator("stride"))
+    assert torch.equal(augmenter.apply(images[::2], plan), augmenter.apply(images[::2].clone(), plan))
+    last = images[::2].to(memory_format=torch.channels_last)
+    assert torch.equal(augmenter.apply(last, plan), augmenter.apply(images[::2].clone(), plan))
+
+
+def test_wrong_use_is_refused_with_the_values() -> None:
+    augmenter = augmenter_for((3, 32, 32))
+    plan = augmenter.plan("weak", 4, generator(0))
+    with pytest.raises(ValueError, match=r"'wek' is unknown\. Did you mean 'weak'"):
+        augmenter.plan("wek", 4, generator(0))
+    with pytest.raises(ValueError, match="float32 4x3x32x32"):
+        augmenter.apply(torch.zeros(4, 3, 32, 32), plan)
+    with pytest.raises(ValueError, match=r"uint8 5x3x32x32; the plan is for torch\.uint8 4x3x32x32"):
+        augmenter.apply(torch.zeros(5, 3, 32, 32, dtype=torch.uint8), plan)
+    with pytest.raises(ValueError, match="magnitude=12"):
+        Augmenter((1, 8, 8), [0.5], [0.5], magnitude=12)
+    with pytest.raises(ValueError, match="1 or 3 channels"):
+        Augmenter((4, 8, 8), [0.5] * 4, [0.5] * 4)
+    with pytest.raises(ValueError, match="one value a channel"):
+        Augmenter((3, 8, 8), [0.5], [0.5])
+
+
+def test_rotate4_gives_all_images_of_an_angle_together() -> None:
+    images = photographs((3, 32, 32), 5)
+    turned = rotate4(images)
+    assert turned.shape == (20, 3, 32, 32)
+    assert rotation_labels(5).tolist() == [0] * 5 + [1] * 5 + [2] * 5 + [3] * 5
+    for i, turns in enumerate(rotation_labels(5).tolist()):
+        assert np.array_equal(turned[i].numpy(), np.rot90(images[i % 5].numpy(), turns, (1, 2)))
+    with pytest.raises(ValueError, match="24x40"):
+        rotate4(torch.zeros(1, 3, 24, 40))
