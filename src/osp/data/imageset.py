@@ -27,6 +27,8 @@ class ImageSet:
     """Whether the strong view may grey out a square: false for digits, which it can turn into others."""
     files: tuple[str, ...] | None = field(default=None, repr=False)
     """Where each image came from, for sets that are folders of files."""
+    skipped: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Files left out because they could not be read, each with the reason."""
 
     def __len__(self) -> int:
         return len(self.images)

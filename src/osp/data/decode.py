@@ -1,0 +1,179 @@
+"""One image file into size x size RGB pixels, whatever its format, depth, palette, transparency or orientation.
+
+The file is also the program of the worker processes of `decode_pool` (`python decode.py SIZE`), so it imports nothing
+of this package: a worker starts in a fraction of a second and needs neither torch nor a guarded main module.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import IO, Any
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "BMP", "DIB", "TIFF", "GIF")
+"""What a file may be, whatever its name says: Pillow knows others that call outside programs (EPS)."""
+
+HEIF_EXTENSIONS = (".heic", ".heif")
+EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".tif", ".tiff", ".gif")
+
+MAX_PIXELS = 178_956_970
+"""Above this an image is taken for a decompression bomb (Pillow's own limit)."""
+
+_ORIENTATION = 0x0112
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+class Unreadable(Exception):
+    """The reason why a file gives no image."""
+
+
+def decode(path: str, size: int) -> np.ndarray:
+    """The file's (first) image as uint8 3 x size x size: the middle square, antialiased, on white where transparent."""
+    try:
+        if os.path.getsize(path) == 0:
+            raise Unreadable("empty file (0 bytes)")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of odd metadata: either the pixels can be read or they cannot
+            with _open(path) as image:
+                if image.width * image.height > MAX_PIXELS:
+                    raise Unreadable(f"absurdly large ({image.width} x {image.height} pixels)")
+                image.draft(None, (2 * size, 2 * size))  # JPEG: decode at 1/2, 1/4 or 1/8 if that leaves twice the size
+                image.load()
+                turn = _turn(image)
+                square = _to_rgb(image, size)
+    except Unreadable:
+        raise
+    except UnidentifiedImageError:
+        raise Unreadable("not an image of a known format") from None
+    except Image.DecompressionBombError:
+        raise Unreadable(f"absurdly large (more than {MAX_PIXELS} pixels)") from None
+    except MemoryError:
+        raise Unreadable("needs more memory than there is") from None
+    except Exception as error:  # decoders fail with OSError, SyntaxError, ValueError, struct.error, ...
+        raise Unreadable(" ".join(str(error).split())[:200] or type(error).__name__) from None
+    if turn is not None:
+        square = square.transpose(turn)
+    return np.ascontiguousarray(np.asarray(square, dtype=np.uint8).transpose(2, 0, 1))
+
+
+def _open(path: str) -> Image.Image:
+    formats = FORMATS
+    if path.lower().endswith(HEIF_EXTENSIONS):
+        try:
+            import pillow_heif
+        except ImportError:
+            raise Unreadable("HEIC needs the package pillow-heif: pip install 'osp[heif]'") from None
+        pillow_heif.register_heif_opener()
+        formats = (*FORMATS, "HEIF")
+    return Image.open(path, formats=formats)
+
+
+def _turn(image: Image.Image) -> Image.Transpose | None:
+    """How to set the image upright. Asked after loading: TIFF and HEIF turn themselves and then say so."""
+    try:
+        return _TURNS.get(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # damaged metadata is no reason to lose the pixels
+        return None
+
+
+def _to_rgb(image: Image.Image, size: int) -> Image.Image:
+    if image.mode.startswith(("I", "F")):
+        image = Image.fromarray(_to_8_bit(np.asarray(image)))
+    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        white.alpha_composite(image)
+        image = white
+    if image.mode != "RGB":
+        image = image.convert("RGB")
+    side = min(image.size)
+    if image.size == (size, size):
+        return image
+    left, top = (image.width - side) / 2, (image.height - side) / 2
+    return image.resize((size, size), Image.Resampling.BICUBIC, box=(left, top, left + side, top + side))
+
+
+def _to_8_bit(values: np.ndarray) -> np.ndarray:
+    """Deep grey to 0..255: by its range (1 for fractions, 8, 16 or 32 bits), not by its brightest pixel."""
+    if values.dtype == np.uint16:
+        return (values >> 8).astype(np.uint8)  # as Pillow does for deep colour
+    numbers = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    top = numbers.max()
+    if values.dtype.kind == "f" and top <= 1:
+        scale = 255.0
+    else:
+        scale = 1.0 if top < 256 else 1 / 256 if top < 65536 else 1 / 2**24 if top < 2**32 else 255 / top
+    return np.clip(numbers * scale, 0, 255).astype(np.uint8)
+
+
+def decode_many(paths: Sequence[str], size: int) -> tuple[np.ndarray, list[tuple[int, str]]]:
+    """The images of those files that can be read, in order, and (position, reason) of those that cannot."""
+    images, skipped = [], []
+    for position, path in enumerate(paths):
+        try:
+            images.append(decode(path, size))
+        except Unreadable as reason:
+            skipped.append((position, str(reason)))
+    return np.stack(images) if images else np.empty((0, 3, size, size), np.uint8), skipped
+
+
+def resize_batch(images: np.ndarray, size: int) -> np.ndarray:
+    """Resize uint8 N x C x H x W images, antialiased, C being 1 or 3."""
+    count, channels = images.shape[:2]
+    if images.shape[2:] == (size, size):
+        return np.ascontiguousarray(images)
+    out = np.empty((count, channels, size, size), np.uint8)
+    for index in range(count):
+        pixels = images[index, 0] if channels == 1 else images[index].transpose(1, 2, 0)
+        small = Image.fromarray(np.ascontiguousarray(pixels)).resize((size, size), Image.Resampling.BICUBIC)
+        out[index] = np.asarray(small) if channels == 1 else np.asarray(small).transpose(2, 0, 1)
+    return out
+
+
+def send(stream: IO[bytes], header: Any, body: bytes | memoryview = b"") -> None:
+    """Write one message of the workers' protocol: two lengths, JSON, raw bytes."""
+    text = json.dumps(header).encode()
+    stream.write(struct.pack("<II", len(text), len(body)) + text)
+    stream.write(body)
+    stream.flush()
+
+
+def receive(stream: IO[bytes]) -> tuple[Any, bytes]:
+    """Read one message; EOFError where the other side has gone."""
+    lengths = stream.read(8)
+    if len(lengths) < 8:
+        raise EOFError
+    text_length, body_length = struct.unpack("<II", lengths)
+    text, body = stream.read(text_length), stream.read(body_length)
+    if len(text) < text_length or len(body) < body_length:
+        raise EOFError
+    return json.loads(text), body
+
+
+def _work(size: int) -> None:
+    while True:
+        try:
+            paths, _ = receive(sys.stdin.buffer)
+        except EOFError:
+            return
+        images, skipped = decode_many(paths, size)
+        send(sys.stdout.buffer, skipped, images.data.cast("B") if images.size else b"")
+
+
+if __name__ == "__main__":
+    _work(int(sys.argv[1]))

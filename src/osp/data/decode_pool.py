@@ -1,0 +1,127 @@
+"""Decode many image files in worker processes, in order.
+
+Processes, not threads: on two cores 10,000 small JPEGs take 0.6 s in two processes, 1.4 s in two threads and 1.8 s
+without either. Plain subprocesses rather than multiprocessing: they neither fork a process in which torch runs
+threads nor need the user's script to guard its main module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+
+from osp.data import decode as decoder
+
+Chunk = tuple[np.ndarray, list[tuple[int, str]]]
+
+WORTH_A_PROCESS = 200
+"""Fewer files than this are decoded here: two workers take about as long to start."""
+
+
+def usable_cores() -> int:
+    """Cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def decode_all(paths: Sequence[str], size: int, workers: int | None = None) -> Iterator[Chunk]:
+    """Chunks of (images, [(position in paths, reason)]) in the order of `paths`, a few megabytes each."""
+    step = max(1, min(256, (4 << 20) // (3 * size * size)))
+    starts = range(0, len(paths), step)
+    workers = min(workers or usable_cores(), 16, len(starts))
+    if len(paths) < WORTH_A_PROCESS or workers < 1 or not sys.executable:
+        chunks: Iterator[Chunk] = (decoder.decode_many(paths[start : start + step], size) for start in starts)
+        yield from _placed(chunks, starts)
+        return
+    with _Pool(size, workers) as pool:
+        yield from _placed(pool.map([paths[start : start + step] for start in starts]), starts)
+
+
+def _placed(chunks: Iterator[Chunk], starts: Sequence[int]) -> Iterator[Chunk]:
+    for start, (images, skipped) in zip(starts, chunks, strict=True):
+        yield images, [(start + position, reason) for position, reason in skipped]
+
+
+class _Pool:
+    def __init__(self, size: int, workers: int) -> None:
+        self._size = size
+        self._closing = threading.Event()
+        self._threads = ThreadPoolExecutor(workers)
+        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        for _ in range(workers):
+            self._idle.put(_Worker(size))
+        self._window = 2 * workers
+
+    def __enter__(self) -> _Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.set()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._idle.get_nowait().stop()
+
+    def map(self, chunks: Sequence[Sequence[str]]) -> Iterator[Chunk]:
+        """In order, with only a few chunks ahead of the reader, so that memory stays small."""
+        waiting: deque[Future[Chunk]] = deque()
+        for chunk in chunks:
+            waiting.append(self._threads.submit(self._decode, chunk))
+            if len(waiting) > self._window:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+    def _decode(self, paths: Sequence[str]) -> Chunk:
+        worker = self._idle.get()
+        try:
+            return worker.ask(paths)
+        except (EOFError, OSError, ValueError):
+            worker.stop()
+            worker = _Worker(self._size)
+        finally:
+            self._idle.put(worker)
+        return self._one_by_one(paths)
+
+    def _one_by_one(self, paths: Sequence[str]) -> Chunk:
+        """A worker died on one of these (a crash in a decoder, or memory): find which, and keep the others."""
+        if len(paths) == 1 or self._closing.is_set():
+            return np.empty((0, 3, self._size, self._size), np.uint8), [
+                (i, "decoder crashed") for i in range(len(paths))
+            ]
+        parts = list(_placed((self._decode([path]) for path in paths), range(len(paths))))
+        return np.concatenate([images for images, _ in parts]), [item for _, skipped in parts for item in skipped]
+
+
+class _Worker:
+    def __init__(self, size: int) -> None:
+        self._size = size
+        # -P: the script's own folder stays off the path, so that no module in it can stand in for another
+        command = [sys.executable, "-P", decoder.__file__, str(size)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+
+    def ask(self, paths: Sequence[str]) -> Chunk:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        decoder.send(self._process.stdin, list(paths))
+        skipped, body = decoder.receive(self._process.stdout)
+        images = np.frombuffer(body, np.uint8).reshape(-1, 3, self._size, self._size)
+        return images, [(int(position), str(reason)) for position, reason in skipped]
+
+    def stop(self) -> None:
+        self._process.kill()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        self._process.wait()

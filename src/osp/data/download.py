@@ -1,0 +1,179 @@
+"""Fetch a set from its publisher: checked by checksum, resumed where it broke off, in place only when whole."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import os
+import queue
+import threading
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from osp.data.cache import locked
+from osp.data.sources.base import Progress
+from osp.errors import UserError
+from osp.version import __version__
+
+CONNECT_SECONDS = 6.0
+"""Time until a server must have answered, name lookup included: without a network nobody should wait."""
+STALL_SECONDS = 30.0
+ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A published file."""
+
+    url: str
+    md5: str
+    folder: str = ""
+    """Where it belongs below the data folder."""
+
+    @property
+    def file(self) -> str:
+        """Its name."""
+        return self.url.rsplit("/", 1)[1]
+
+
+def _mnist(file: str, md5: str) -> Remote:
+    return Remote(f"https://ossci-datasets.s3.amazonaws.com/mnist/{file}-ubyte.gz", md5, "MNIST/raw")
+
+
+PUBLISHED: dict[str, tuple[Remote, ...]] = {
+    "mnist": (
+        _mnist("train-images-idx3", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+        _mnist("train-labels-idx1", "d53e105ee54ea40749a09fcbcd1e9432"),
+        _mnist("t10k-images-idx3", "9fb629c4189551a2d022fa330f9573f3"),
+        _mnist("t10k-labels-idx1", "ec29112dd5afa0611ce80d1b7f02629c"),
+    ),
+    "cifar10": (Remote("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"),),
+    "cifar100": (
+        Remote("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85"),
+    ),
+    "tinyimagenet": (Remote("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"),),
+    "stl10": (Remote("http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz", "91f7769df0f17e558f3565bffb0c7dfb"),),
+}
+
+
+def how_to_get(name: str, root: Path) -> str:
+    """Which file to put where, for those who fetch by hand."""
+    remotes = PUBLISHED[name]
+    place = root / remotes[0].folder
+    files = ", ".join(remote.url for remote in remotes)
+    return f"fetched by itself where there is a network; otherwise put {files} into {place}"
+
+
+def download(name: str, root: Path, *, base_url: str | None = None, progress: Progress | None = None) -> None:
+    """Fetch the files of a set that are not there yet into their places below `root`.
+
+    `base_url` (or OSP_MIRROR) names another server that has the files under their own names.
+    """
+    missing = [remote for remote in PUBLISHED[name] if not (root / remote.folder / remote.file).exists()]
+    for remote in missing:
+        try:
+            fetch(remote, root / remote.folder, base_url=base_url, progress=progress)
+        except UserError as error:
+            names = " and ".join(other.file for other in missing[missing.index(remote) :])
+            raise UserError(
+                f"The data set {name!r} is not in {root}, and fetching it failed: {error} "
+                f"To add it by hand, put {names} (from {remote.url.rsplit('/', 1)[0]}/) into {root / remote.folder}, "
+                "or name the folder that has it with --data-dir or OSP_DATA."
+            ) from None
+
+
+def fetch(
+    remote: Remote,
+    folder: Path,
+    *,
+    base_url: str | None = None,
+    progress: Progress | None = None,
+    connect_seconds: float = CONNECT_SECONDS,
+) -> Path:
+    """Fetch one file into `folder`. A part left by an earlier attempt is continued; a wrong checksum leaves nothing."""
+    base = base_url or os.environ.get("OSP_MIRROR")
+    url = f"{base.rstrip('/')}/{remote.file}" if base else remote.url
+    target, part = folder / remote.file, folder / f".{remote.file}.part"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder / f".{remote.file}.lock"):
+            if target.exists():  # another process fetched it meanwhile
+                return target
+            continued = part.exists()
+            md5 = _fetch_parts(url, part, progress, connect_seconds)
+            if md5 != remote.md5 and continued:  # perhaps the old part was the wrong one
+                part.unlink()
+                md5 = _fetch_parts(url, part, progress, connect_seconds)
+            if md5 != remote.md5:
+                part.unlink()
+                raise UserError(f"{url} is not the published file (MD5 {md5}, should be {remote.md5}).")
+            os.replace(part, target)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written: {error.strerror or error}.") from None
+    with contextlib.suppress(OSError):
+        (folder / f".{remote.file}.lock").unlink()
+    return target
+
+
+def _fetch_parts(url: str, part: Path, progress: Progress | None, connect_seconds: float) -> str:
+    """Append to `part` until it is whole, trying again where the connection breaks. Its MD5."""
+    reason = ""
+    for _ in range(ATTEMPTS):
+        have = part.stat().st_size if part.exists() else 0
+        headers = {"User-Agent": f"osp/{__version__}", **({"Range": f"bytes={have}-"} if have else {})}
+        try:
+            response = _answer(urllib.request.Request(url, headers=headers), connect_seconds)
+        except urllib.error.HTTPError as error:
+            if error.code == 416:  # nothing after what we have: it is whole, or not what we think it is
+                return _md5(part)
+            raise UserError(f"{url} answered {error.code} {error.reason}.") from None
+        except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
+            raise UserError(f"{url} cannot be reached ({getattr(error, 'reason', None) or error}).") from None
+        with response:
+            if response.status != 206:
+                have = 0
+            length = response.headers.get("Content-Length")
+            total = have + int(length) if length and length.isdigit() else 0
+            with open(part, "ab" if have else "wb") as file:
+                try:
+                    while block := response.read(1 << 18):
+                        file.write(block)
+                        have += len(block)
+                        if progress:
+                            progress(have, max(total, have), f"Fetching {url.rsplit('/', 1)[1]}")
+                except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
+                    reason = str(error) or type(error).__name__
+                    continue
+        if have >= total:
+            return _md5(part)
+        reason = f"{have:,} of {total:,} bytes came"
+    raise UserError(f"the connection to {url} broke off {ATTEMPTS} times ({reason}); start again to continue.")
+
+
+def _md5(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def _answer(request: urllib.request.Request, seconds: float) -> Any:
+    """Open a connection within a time that covers the name lookup too, which has no time limit of its own."""
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def connect() -> None:
+        try:
+            answers.put(urllib.request.urlopen(request, timeout=STALL_SECONDS))
+        except Exception as error:
+            answers.put(error)
+
+    threading.Thread(target=connect, daemon=True).start()
+    try:
+        answer = answers.get(timeout=seconds)
+    except queue.Empty:
+        raise TimeoutError(f"no answer within {seconds:g} seconds") from None
+    if isinstance(answer, Exception):
+        raise answer
+    return answer

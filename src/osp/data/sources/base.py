@@ -1,0 +1,138 @@
+"""What every source is given and gives back, and what several of them share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from osp.data import cache
+from osp.data.imageset import ImageSet
+from osp.errors import UserError
+
+Progress = Callable[[int, int, str], None]
+"""Called as progress(done, total, text) during anything that takes long."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `osp.data.load` was asked for."""
+
+    root: Path
+    size: int | None = None
+    seed: int = 0
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True)
+class SourceInfo:
+    """What `osp datasets` shows of one set."""
+
+    name: str
+    found: bool
+    where: str
+    """The place where it was found, or where it was looked for."""
+    train: int | None = None
+    test: int | None = None
+    shape: tuple[int, int, int] | None = None
+    variant: str | None = None
+    how: str = ""
+    """What to do to have it."""
+    problem: str | None = None
+    """Why it cannot be used although something is there."""
+
+
+class Source(Protocol):
+    """A module of `osp.data.sources`."""
+
+    def load(self, name: str, request: Request) -> tuple[ImageSet, ImageSet | None]:
+        """Read the set, fetching it first where it is missing and can be had."""
+        ...
+
+    def look(self, name: str, root: Path) -> SourceInfo:
+        """Say what is there, in a moment."""
+        ...
+
+
+def check_root(root: Path, must_exist: bool = False) -> None:
+    """Refuse a data folder that is a file, cannot be read, or (where it must hold files already) is missing."""
+    try:
+        with os.scandir(root):
+            return
+    except NotADirectoryError:
+        raise UserError(f"The data folder {root} is a file. Name the folder that holds the data.") from None
+    except PermissionError:
+        raise UserError(f"The data folder {root} cannot be read: permission denied.") from None
+    except FileNotFoundError:
+        if must_exist:
+            raise UserError(f"The data folder {root} does not exist.") from None
+    except OSError as error:
+        raise UserError(f"The data folder {root} cannot be read: {error.strerror or error}.") from None
+
+
+def find_folder(root: Path, names: Sequence[str], has: Callable[[Path], bool]) -> Path | None:
+    """The first of root/name, and root itself, that holds what `has` looks for."""
+    check_root(root)
+    return next((folder for folder in [*(root / name for name in names), root] if has(folder)), None)
+
+
+def variant_of(folder: Path, published: Mapping[str, str] | None = None, compute: bool = True) -> str | None:
+    """How a folder differs from the published one: its VARIANT.txt, else files whose MD5 is not the published one."""
+    try:
+        text = (folder / "VARIANT.txt").read_text("utf-8", errors="replace")
+        if line := " ".join(text.split()):
+            return line
+    except OSError:
+        pass
+    wrong = []
+    for name, md5 in (published or {}).items():
+        if (folder / name).is_file() and cache.md5_of(folder / name, compute=compute) not in (md5, None):
+            wrong.append(name)
+    return differs(wrong)
+
+
+def differs(names: Sequence[str]) -> str | None:
+    """The line that stands for files with a wrong checksum."""
+    return f"not as published (checksum): {', '.join(names)}" if names else None
+
+
+def check_labels(labels: np.ndarray, classes: int, path: Path) -> np.ndarray:
+    """Labels as int64, refused where one is no class number."""
+    if len(labels) and (labels.min() < 0 or labels.max() >= classes):
+        wrong = labels[(labels < 0) | (labels >= classes)][0]
+        raise UserError(f"{path} holds the label {wrong}, but its classes are 0 to {classes - 1}. Fetch it again.")
+    return np.ascontiguousarray(labels, dtype=np.int64)
+
+
+def resized(images: np.ndarray, size: int | None) -> np.ndarray:
+    """Images at the size asked for, if one was."""
+    if size is None or images.shape[2:] == (size, size):
+        return images
+    from osp.data.decode import resize_batch
+
+    return resize_batch(images, size)
+
+
+def moments(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation per channel, of pixels scaled to [0, 1]."""
+    return moments_of_histogram(histogram(images))
+
+
+def histogram(images: np.ndarray) -> np.ndarray:
+    """How often each value occurs in each channel: C x 256, exact, and can be summed over parts."""
+    channels = range(images.shape[1])
+    return np.stack([np.bincount(images[:, channel].reshape(-1), minlength=256) for channel in channels])
+
+
+def moments_of_histogram(counts: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation from `histogram`; a constant channel gets one grey level, to divide by."""
+    values = np.arange(256) / 255
+    total = np.maximum(counts.sum(axis=1), 1)
+    mean = counts @ values / total
+    variance = (counts * (values - mean[:, None]) ** 2).sum(axis=1) / total
+    std = np.maximum(np.sqrt(variance), 1 / 255)
+    return tuple(round(float(m), 4) for m in mean), tuple(round(float(s), 4) for s in std)

@@ -1,0 +1,141 @@
+"""MNIST: 28x28 handwritten digits in four idx files, plain or gzipped (LeCun et al., 1998)."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from osp.data import cache
+from osp.data.imageset import ImageSet
+from osp.data.sources.base import Request, SourceInfo, check_labels, check_root, differs, resized, variant_of
+from osp.errors import UserError
+
+CLASSES = tuple(str(digit) for digit in range(10))
+FOLDERS = ("MNIST/raw", "mnist", "MNIST", "mnist/raw", "")
+PARTS = (
+    # images, labels, and the MD5 of their content without gzip, which compresses differently from tool to tool
+    ("train-images-idx3-ubyte", "6bbc9ace898e44ae57da46a324031adb"),
+    ("train-labels-idx1-ubyte", "a25bea736e30d166cdddb491f175f624"),
+    ("t10k-images-idx3-ubyte", "2646ac647ad5339dbf082846283269ea"),
+    ("t10k-labels-idx1-ubyte", "27ae3e4e09519cfbb04c329615203637"),
+)
+LARGEST = 1 << 31
+
+
+def load(name: str, request: Request) -> tuple[ImageSet, ImageSet | None]:
+    """Read the idx files. Digits are neither mirrored nor cut out: that would make others of them."""
+    files = _find(request.root)
+    if files is None:
+        from osp.data.download import download
+
+        download(name, request.root, progress=request.progress)
+        files = _find(request.root)
+        assert files is not None, "download() put all four files in place"
+    contents = [read_idx(path, 3 if "images" in part else 1) for path, (part, _) in zip(files, PARTS, strict=True)]
+    variant = _variant(files, [content for content, _ in contents])
+    sets = []
+    for first in (0, 2):
+        images, labels = contents[first][1], contents[first + 1][1]
+        if len(images) != len(labels):
+            raise UserError(
+                f"{files[first]} holds {len(images):,} images, but {files[first + 1]} {len(labels):,} labels. "
+                "Fetch both again."
+            )
+        sets.append(
+            ImageSet(
+                name,
+                resized(images[:, None], request.size),
+                check_labels(labels, 10, files[first + 1]),
+                CLASSES,
+                (0.1307,),
+                (0.3081,),
+                variant=variant,
+                mirror=False,
+                cutout=False,
+            )
+        )
+    return sets[0], sets[1]
+
+
+def read_idx(path: Path, dims: int) -> tuple[bytes, np.ndarray]:
+    """An idx file of bytes with this many dimensions, plain or gzipped: its content, and the array in it."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    header_size = 4 + 4 * dims
+    try:
+        with opener(path, "rb") as file:
+            header = file.read(header_size)
+            shape = _shape(path, header, dims)
+            expected = int(np.prod(shape, dtype=object))
+            if expected > LARGEST:
+                raise UserError(f"{path} claims to hold {expected:,} bytes: it is damaged. Fetch it again.")
+            body = file.read(expected + 1)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        size = path.stat().st_size
+        raise UserError(f"{path} ({size:,} bytes) is cut short or damaged: {error}. Fetch it again.") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}.") from None
+    if len(body) != expected:
+        found = f"{header_size + len(body):,}" if len(body) < expected else "more"
+        raise UserError(
+            f"{path} should hold {header_size + expected:,} bytes ({' x '.join(map(str, shape))} and a header), "
+            f"but {found} were found. Fetch it again."
+        )
+    return header + body, np.frombuffer(body, np.uint8).reshape(shape)
+
+
+def _shape(path: Path, header: bytes, dims: int) -> tuple[int, ...]:
+    if len(header) < 4 + 4 * dims:
+        raise UserError(
+            f"{path} should begin with {4 + 4 * dims} bytes of header, but has {len(header)}. Fetch it again."
+        )
+    if header[:4] != bytes((0, 0, 8, dims)):
+        raise UserError(f"{path} is not an idx file of bytes with {dims} dimension(s). Fetch it again.")
+    shape = tuple(int.from_bytes(header[4 + 4 * i : 8 + 4 * i], "big") for i in range(dims))
+    if 0 in shape:
+        raise UserError(f"{path} holds no image ({' x '.join(map(str, shape))}). Fetch it again.")
+    return shape
+
+
+def _find(root: Path) -> list[Path] | None:
+    check_root(root)
+    for folder in FOLDERS:
+        found = [_first(root / folder, part) for part, _ in PARTS]
+        if all(found):
+            return [path for path in found if path]
+    return None
+
+
+def _first(folder: Path, part: str) -> Path | None:
+    names = (part, part + ".gz", part.replace("-idx", ".idx"), part.replace("-idx", ".idx") + ".gz")
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def _variant(files: list[Path], contents: list[bytes] | None = None) -> str | None:
+    stated = variant_of(files[0].parent)
+    if stated:
+        return stated
+    wrong = []
+    for index, (path, (part, md5)) in enumerate(zip(files, PARTS, strict=True)):
+        content = contents[index] if contents else read_idx(path, 3 if "images" in part else 1)[0]
+        if cache.md5_of(path, lambda content=content: content) != md5:  # type: ignore[misc]
+            wrong.append(path.name)
+    return differs(wrong)
+
+
+def look(name: str, root: Path) -> SourceInfo:
+    """Counts from the headers."""
+    from osp.data.download import how_to_get
+
+    files = _find(root)
+    if files is None:
+        return SourceInfo(name, False, str(root), how=how_to_get(name, root))
+    shapes = []
+    for path in (files[0], files[2]):
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+            shapes.append(_shape(path, file.read(16), 3))
+    shape = (1, *shapes[0][1:])
+    where = str(files[0].parent)
+    return SourceInfo(name, True, where, shapes[0][0], shapes[1][0], shape, _variant(files))  # type: ignore[arg-type]
