@@ -16,7 +16,6 @@ from osp.engine.train import build_method
 from osp.errors import UserError
 from osp.methods.base import Method, Outputs, Task
 from osp.methods.registry import is_file
-from osp.randomness import generator
 from osp.recipe import Recipe
 
 CHUNK = 256
@@ -59,8 +58,7 @@ class Model:
         batch = as_tensor(images, self.shape)
         collected: list[tuple[Tensor, Tensor, Tensor]] = []
         for chunk in batch.split(CHUNK):
-            plan = self._augmenter.plan("plain", len(chunk), generator(0))
-            features = self._method.net.encode(self._augmenter.apply(chunk, plan))
+            features = self._method.net.encode(self._augmenter.normalize(chunk))
             logits = self._method.net.classify(features)
             collected.append((features, logits, self._method.ood_score(features, logits)))
         if not collected:
@@ -78,7 +76,7 @@ def load(path: str | Path, *, network: nn.Module | None = None, method: str | No
     if file.is_dir():
         file = file / "checkpoints" / "last.safetensors"
     tensors, meta = load_checkpoint(file)
-    if "class_names" not in meta:
+    if "threshold" not in meta:
         raise UserError(f"The run of {file} is not finished; continue it with --resume.")
     recipe = Recipe(**meta["recipe"])
     if is_file(recipe.method) and method is None:

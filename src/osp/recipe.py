@@ -6,6 +6,7 @@ the scale, and what the user set. A run stores its resolved recipe, and the same
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any, Literal
 
@@ -179,10 +180,8 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     except yaml.YAMLError:
         raise UserError(f"--set {text!r}: the value cannot be read.") from None
     if isinstance(parsed, str):  # YAML 1.1 reads 1e-3 as text
-        try:
+        with contextlib.suppress(ValueError):
             parsed = float(parsed)
-        except ValueError:
-            pass
     return key.strip(), parsed
 
 

@@ -81,8 +81,7 @@ class Feed:
 
     def plain(self, images: Tensor) -> Tensor:
         """The plain view of uint8 images, on the device: what the network is tested on."""
-        plan = self.augmenter.plan("plain", len(images), generator(0))
-        return self.augmenter.apply(self.to_device(images), plan).contiguous(memory_format=self.memory_format)
+        return self.augmenter.normalize(self.to_device(images)).contiguous(memory_format=self.memory_format)
 
     def state(self) -> dict[str, Tensor]:
         """The restrictions of the streams, for a checkpoint."""

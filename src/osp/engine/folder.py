@@ -50,7 +50,7 @@ class RunFolder:
 
     def lock(self) -> None:
         """Keep a second process out of the same run, as long as this one lives."""
-        self._lock = open(self.checkpoints / ".lock", "w")
+        self._lock = open(self.checkpoints / ".lock", "w")  # noqa: SIM115 - held until unlock()
         with contextlib.suppress(ImportError):  # no such locks on Windows
             import fcntl
 

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,7 +57,9 @@ class Loop:
         folder: RunFolder,
         fabric: Fabric,
         display: Display,
+        model: dict[str, Any],
     ) -> None:
+        self.model = model  # what a reader of the weights must know: task, class names, normalisation
         self.recipe, self.method, self.fresh_method, self.feed = recipe, method, fresh_method, feed
         self.truth = truth  # which unlabelled images are OOD: for metrics only
         self.folder, self.fabric, self.display = folder, fabric, display
@@ -277,9 +278,7 @@ class Loop:
     def meta(self) -> dict[str, Any]:
         return {
             "recipe": self.recipe.model_dump(mode="json"),
-            "task": asdict(self.method.task),
-            "mean": list(self.feed.augmenter.mean),
-            "std": list(self.feed.augmenter.std),
+            **self.model,
             "done": self.done,
             "images_seen": self.images_seen,
             "seconds": self.seconds,

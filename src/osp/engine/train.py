@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,7 +159,13 @@ def build_loop(
         feed.memory_format = torch.channels_last
     if recipe.compile:
         method.net.encoder.compile()
-    return Loop(recipe, method, fresh, feed, split.unlabeled_is_ood, folder, fabric, display)
+    model = {
+        "task": asdict(task),
+        "class_names": list(data.class_names),
+        "mean": list(data.source.mean),
+        "std": list(data.source.std),
+    }
+    return Loop(recipe, method, fresh, feed, split.unlabeled_is_ood, folder, fabric, display, model)
 
 
 def build_method(recipe: Recipe, task: Task, network: nn.Module | None = None) -> Method:
@@ -184,7 +190,7 @@ def finish(loop: Loop, data: Data) -> dict[str, Any]:
         test = method_outputs(method, test_feed, split.test, loop.fabric.autocast)
         test_ood = method_outputs(method, test_feed, split.test_ood, loop.fabric.autocast)
         threshold = float(np.quantile(validation.ood_score, 0.95))
-        model_meta = loop.meta() | {"class_names": list(data.class_names), "threshold": threshold}
+        model_meta = loop.meta() | {"threshold": threshold}
         save_checkpoint(loop.folder.last, prefixed("method", method.state_dict()), model_meta)
     result = {
         **describe(recipe, data),

@@ -286,8 +286,17 @@ class Method(nn.Module):
 
 
 STAGE_OPTIONS = (
-    "optimizer lr momentum nesterov weight_decay decay_all schedule drops drop_factor".split()
-)  # options of `Options` that are fields of `Stage` under the same name
+    "optimizer",
+    "lr",
+    "momentum",
+    "nesterov",
+    "weight_decay",
+    "decay_all",
+    "schedule",
+    "drops",
+    "drop_factor",
+)
+"""Options that are fields of `Stage` under the same name."""
 
 
 def max_softmax_score(logits: Tensor) -> Tensor:
