@@ -72,7 +72,7 @@ def decode(path: str, size: int) -> np.ndarray:
 
 
 def _open(path: str) -> Image.Image:
-    formats = FORMATS
+    formats: tuple[str, ...] = FORMATS
     if path.lower().endswith(HEIF_EXTENSIONS):
         try:
             import pillow_heif

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import http.client
 import os
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from osp.data.cache import locked
+from osp.data.cache import cache_dir, digest, locked
 from osp.data.sources.base import Progress
 from osp.errors import UserError
 from osp.version import __version__
@@ -99,8 +98,9 @@ def fetch(
     url = f"{base.rstrip('/')}/{remote.file}" if base else remote.url
     target, part = folder / remote.file, folder / f".{remote.file}.part"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder / f".{remote.file}.lock"):
+        locks = cache_dir()
+        locks.mkdir(parents=True, exist_ok=True)
+        with locked(locks / f"fetch-{digest(str(target))}.lock"):
             if target.exists():  # another process fetched it meanwhile
                 return target
             continued = part.exists()
@@ -114,8 +114,6 @@ def fetch(
             os.replace(part, target)
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error.strerror or error}.") from None
-    with contextlib.suppress(OSError):
-        (folder / f".{remote.file}.lock").unlink()
     return target
 
 
@@ -138,6 +136,7 @@ def _fetch_parts(url: str, part: Path, progress: Progress | None, connect_second
                 have = 0
             length = response.headers.get("Content-Length")
             total = have + int(length) if length and length.isdigit() else 0
+            part.parent.mkdir(parents=True, exist_ok=True)  # only now: a failed try leaves no trace
             with open(part, "ab" if have else "wb") as file:
                 try:
                     while block := response.read(1 << 18):

@@ -37,7 +37,7 @@ def load(name: str, request: Request) -> tuple[ImageSet, ImageSet | None]:
     result = decoded(name, folder, [files for files, _ in listed], request.size or SIZE, request.progress)
     names = _class_names(folder, wnids)
     variant = _variant(folder, [len(part.images) for part in result.parts])
-    sets = []
+    sets: list[ImageSet] = []
     for part, (_, numbers) in zip(result.parts, listed, strict=True):
         labels = numbers[part.kept]
         if not sets:

@@ -1,0 +1,72 @@
+"""Real image sets for the tests, and folders of their own for everything the package would keep in the user's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+PACKED = Path(__file__).resolve().parents[2] / "shared" / "data"
+FOLDERS = {
+    "mnist": "MNIST/raw",
+    "cifar10": "cifar-10-batches-py",
+    "cifar100": "cifar-100-python",
+    "tinyimagenet": "tiny-imagenet-200",
+    "scenes": "LSUN_resize",
+    "photos": "photos",
+}
+
+
+def _shared(name: str) -> Path:
+    """A folder that outlives the test run, one for each user."""
+    user = os.getuid() if hasattr(os, "getuid") else "user"
+    folder = Path(tempfile.gettempdir()) / f"osp-test-{name}-{user}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test touches the user's cache, data or network."""
+    base = tmp_path_factory.getbasetemp()
+    monkeypatch.setenv("OSP_CACHE", str(base / "osp-cache"))
+    monkeypatch.setenv("OSP_MIRROR", "http://127.0.0.1:9")  # nobody answers there
+    monkeypatch.delenv("OSP_DATA", raising=False)
+
+
+@pytest.fixture
+def real_data(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """`real_data("mnist", ...)`: a folder with these real sets as published; skips where they are not to be had.
+
+    Taken from OSP_TEST_DATA, else unpacked from ../shared/data, once for all runs. Their decoded images are kept too.
+    With CI=true a missing set is a failure.
+    """
+
+    def get(*names: str) -> Path:
+        monkeypatch.setenv("OSP_CACHE", str(_shared("cache")))
+        given = os.environ.get("OSP_TEST_DATA")
+        root = Path(given) if given else _shared("data")
+        missing = [name for name in names if not (root / FOLDERS[name]).is_dir()]
+        if missing and not given and (PACKED / "unpack").is_file():
+            _unpack(root, missing)
+            missing = [name for name in names if not (root / FOLDERS[name]).is_dir()]
+        if missing:
+            message = f"needs the real data {', '.join(missing)}: not in {root}, nor packed in ../shared/data"
+            if os.environ.get("CI", "").lower() in ("1", "true"):
+                pytest.fail(message)
+            pytest.skip(message)
+        return root
+
+    return get
+
+
+def _unpack(root: Path, names: list[str]) -> None:
+    from osp.data.cache import locked
+
+    with locked(root.parent / f"{root.name}.lock"):  # several test processes may ask at once
+        subprocess.run([sys.executable, str(PACKED / "unpack"), str(root), *names], check=True, capture_output=True)
