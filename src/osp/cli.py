@@ -212,8 +212,9 @@ def datasets(
         table.add_column(heading, overflow="fold")
     for info in describe(data_dir):
         found = "[green]yes[/]" if info.found else "[yellow]no[/]"
-        notes = (f"variant: {info.variant}" if info.variant else "") if info.found else info.how_to_get
-        table.add_row(info.name, found, info.size, str(info.where), notes)
+        notes = (f"variant: {info.variant}" if info.variant else "") if info.found else info.problem or info.how
+        size = "" if info.train is None else f"{info.train:,} + {info.test or 0:,} test"
+        table.add_row(info.name, found, size, info.where, notes)
     Console().print(table)
 
 
@@ -246,7 +247,7 @@ def methods(
         )
         return
     method = get(name)
-    options = Recipe(method=name, preset=preset).resolved().options  # type: ignore[arg-type]
+    options = Recipe(method=name, preset=preset).resolved().options
     console.print(f"[bold]{method.name}[/]: {method.summary}\n{method.reference}\n", highlight=False)
     table = Table(box=None, padding=(0, 2))
     for heading in ("option", "value", "meaning", "source" if preset == "paper" else ""):

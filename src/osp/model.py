@@ -38,7 +38,8 @@ class Model:
 
     def predict(self, images: np.ndarray) -> np.ndarray:
         """The number of the most likely class of each image (an index into `class_names`)."""
-        return self._outputs(images).logits.argmax(axis=1)
+        numbers: np.ndarray = self._outputs(images).logits.argmax(axis=1)
+        return numbers
 
     def predict_proba(self, images: np.ndarray) -> np.ndarray:
         """Class probabilities, N×K."""
@@ -57,7 +58,7 @@ class Model:
     def _outputs(self, images: np.ndarray) -> Outputs:
         batch = as_tensor(images, self.shape)
         collected: list[tuple[Tensor, Tensor, Tensor]] = []
-        for chunk in batch.split(CHUNK):
+        for chunk in torch.split(batch, CHUNK):
             features = self._method.net.encode(self._augmenter.normalize(chunk))
             logits = self._method.net.classify(features)
             collected.append((features, logits, self._method.ood_score(features, logits)))

@@ -6,13 +6,13 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from osp.engine.checkpoint import load_checkpoint, load_state, prefixed, save_checkpoint, unprefixed
 from osp.engine.feed import Feed, FeedPool, map_images
@@ -28,12 +28,13 @@ from osp.engine.progress import Display
 from osp.engine.schedule import Timetable, learning_rate, refreshes
 from osp.errors import UserError
 from osp.evaluate.metrics import accuracy, detection, partition_quality
-from osp.methods.base import Batch, Method, Outputs, Step
+from osp.methods.base import Batch, ExtraOptimizer, Method, Outputs, Stage, Step
 from osp.nets import StepDropout
 from osp.recipe import Recipe
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+    from lightning_fabric.wrappers import _FabricOptimizer
 
 CHECKPOINT_SECONDS = 60.0
 POOL_SAMPLE = 2000
@@ -77,8 +78,9 @@ class Loop:
         self.warnings: list[str] = []
         self.tally = Tally()
         self.activity = Tally()
+        self._saved: dict[str, Tensor] = {}
         self.extra = {
-            name: fabric.setup_optimizers(build_optimizer(settings, settings.parameters))
+            name: self.optimizer_for(settings, settings.parameters)
             for name, settings in method.extra_optimizers().items()
         }
         self.writer = tensorboard_writer(folder) if recipe.tensorboard else None
@@ -161,7 +163,7 @@ class Loop:
         )
         self.method.logged = {}
 
-    def average_gradients(self, parameters: list[torch.nn.Parameter]) -> None:
+    def average_gradients(self, parameters: list[nn.Parameter]) -> None:
         """Over processes. One flat all-reduce: these networks are small, and unused parameters need no special care."""
         if self.fabric.world_size == 1:
             return
@@ -175,12 +177,17 @@ class Loop:
 
     # Stages and hooks
 
+    def optimizer_for(self, settings: Stage | ExtraOptimizer, parameters: Iterable[nn.Parameter]) -> _FabricOptimizer:
+        optimizer = self.fabric.setup_optimizers(build_optimizer(settings, parameters))
+        assert not isinstance(optimizer, tuple)
+        return optimizer
+
     def open_stage(self, step: Step, resumed: bool = False) -> None:
         """A new optimiser and the streams of this stage."""
         if resumed and step.stage_step == 0 and step.index == self.done:
             return  # the stage has not begun: begin_stage opens it
         self.parameters = main_parameters(self.method)
-        self.optimizer = self.fabric.setup_optimizers(build_optimizer(step.stage, self.parameters))
+        self.optimizer = self.optimizer_for(step.stage, self.parameters)
         self.feed.open_streams(self.method.streams(step.stage), step.world)
         if resumed:
             load_optimizer_tensors(self.optimizer.optimizer, unprefixed("optimizer", self._saved))
@@ -401,4 +408,4 @@ def tensorboard_writer(folder: RunFolder) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise UserError("tensorboard: the extra is not installed; run `pip install 'osp[tensorboard]'`.") from None
-    return SummaryWriter(str(folder.path / "tensorboard"))  # type: ignore[no-untyped-call]
+    return SummaryWriter(str(folder.path / "tensorboard"))

@@ -155,7 +155,7 @@ def build_loop(
     )
     feed = Feed(data.train, split, augmenter, recipe.seed, fabric.device)
     if recipe.channels_last:
-        method.to(memory_format=torch.channels_last)
+        method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         feed.memory_format = torch.channels_last
     if recipe.compile:
         method.net.encoder.compile()

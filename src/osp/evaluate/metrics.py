@@ -82,4 +82,5 @@ def interclass_variance(features: np.ndarray, targets: np.ndarray) -> float | No
 
 def _unit_rows(features: np.ndarray) -> np.ndarray:
     norms = np.linalg.norm(features, axis=1, keepdims=True)
-    return features / np.maximum(norms, 1e-12)
+    unit: np.ndarray = features / np.maximum(norms, 1e-12)
+    return unit

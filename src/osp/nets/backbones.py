@@ -58,7 +58,8 @@ class PreActivationBlock(nn.Module):
         activated = self.activation(self.bn1(images))
         hidden = self.conv2(self.activation(self.bn2(self.conv1(activated))))
         residual = activated if self.activate_shortcut else images
-        return hidden + (residual if self.shortcut is None else self.shortcut(residual))
+        total: Tensor = hidden + (residual if self.shortcut is None else self.shortcut(residual))
+        return total
 
 
 class WideResNet(nn.Module):
@@ -97,7 +98,7 @@ class WideResNet(nn.Module):
         initialise(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        maps = self.activation(self.norm(self.blocks(self.stem(images))))
+        maps: Tensor = self.activation(self.norm(self.blocks(self.stem(images))))
         return maps.mean(dim=(2, 3))
 
 

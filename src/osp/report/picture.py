@@ -25,7 +25,8 @@ def draw_result(
 ) -> None:
     """Write `result.png`: validation accuracy, scores of the pool, its most familiar and most foreign images."""
     figure = Figure(figsize=(10, 6.4), layout="constrained", dpi=110)
-    top, familiar, foreign = figure.subfigures(3, 1, height_ratios=[2.2, 1, 1])
+    parts: Any = figure.subfigures(3, 1, height_ratios=[2.2, 1, 1])
+    top, familiar, foreign = parts
     curve, histogram = top.subplots(1, 2)
     _draw_curve(curve, metrics)
     _draw_scores(histogram, pool.ood_score, data.split.unlabeled_is_ood, result["pool_auroc"])
@@ -59,7 +60,7 @@ def _draw_curve(axes: Axes, metrics: list[dict[str, Any]]) -> None:
 
 def _draw_scores(axes: Axes, scores: np.ndarray, is_ood: np.ndarray, auroc: float | None) -> None:
     if len(scores):
-        bins = np.linspace(scores.min(), max(scores.max(), scores.min() + 1e-6), 41)
+        bins = np.linspace(scores.min(), max(scores.max(), scores.min() + 1e-6), 41).tolist()
         axes.hist(scores[~is_ood], bins=bins, alpha=0.65, color=ID_COLOUR, label="ID")
         axes.hist(scores[is_ood], bins=bins, alpha=0.65, color=OOD_COLOUR, label="OOD")
         axes.set_yscale("log")
