@@ -1,0 +1,52 @@
+# Everything works from a bare clone. The first target you run makes the environment in .venv; later ones use it.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: help demo test test-all lint bench install clean
+
+help:
+	@echo "make demo      train on embedded digits, a minute or two after the install"
+	@echo "make test      all tests but the slow ones"
+	@echo "make test-all  all tests"
+	@echo "make lint      style, types, direction of imports"
+	@echo "make bench     speed and tables"
+	@echo "make install   only make the environment in $(VENV)"
+	@echo "make clean     remove $(VENV) and caches; runs/ stays"
+
+demo: $(INSTALLED)
+	@$(BIN)/osp demo
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(INSTALLED)
+	$(BIN)/python -m pytest
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(INSTALLED)
+	@if $(BIN)/osp bench --help >/dev/null 2>&1; then $(BIN)/osp bench speed; \
+	else echo "This version has no 'osp bench' yet; nothing was measured."; fi
+
+install: $(INSTALLED)
+
+# Only a whole installation leaves the stamp; a changed lock file or pyproject.toml asks for a new one.
+$(INSTALLED): requirements.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "No '$(PYTHON)' found. Install Python 3.11 or later, or name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed; '$(PYTHON)' is $$($(PYTHON) -V 2>&1). Name a newer one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "'$(PYTHON)' cannot make environments: its modules venv and ensurepip are missing (Debian, Ubuntu: apt install python3-venv)." >&2; exit 1; }
+	@echo "Installing into $(VENV), once; this takes a few minutes."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --disable-pip-version-check -r requirements.lock
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis src/osp.egg-info
