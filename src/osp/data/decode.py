@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "BMP", "DIB", "TIFF", "GIF")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "DIB", "TIFF", "GIF")
 """What a file may be, whatever its name says: Pillow knows others that call outside programs (EPS)."""
 
 HEIF_EXTENSIONS = (".heic", ".heif")

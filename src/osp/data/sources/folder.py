@@ -28,7 +28,7 @@ class Listing:
 
 
 def load(name: str, request: Request) -> tuple[ImageSet, ImageSet | None]:
-    """Decode and resize once, to 32x32 if no size is given. Without a test folder a fixed fifth of each class is test."""
+    """Decode and resize once, to 32x32 if no size is given. Without a test folder a fixed fifth a class is the test."""
     root = request.root
     check_root(root, must_exist=True)
     class_names, train, test = _list(root)
