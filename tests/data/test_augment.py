@@ -316,3 +316,13 @@ def test_rotate4_gives_all_images_of_an_angle_together() -> None:
         assert np.array_equal(turned[i].numpy(), np.rot90(images[i % 5].numpy(), turns, (1, 2)))
     with pytest.raises(ValueError, match="24x40"):
         rotate4(torch.zeros(1, 3, 24, 40))
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_applying_a_plan_never_reads_a_value_back_from_the_device(view: str) -> None:
+    """Tensors on the meta device have no values, so any wait for one would fail."""
+    augmenter = augmenter_for((3, 32, 32))
+    images = photographs((3, 32, 32), 200).to("meta")
+    result = augmenter.view(images, view, generator("meta"))
+    assert result.shape == images.shape
+    assert result.device.type == "meta"

@@ -220,7 +220,7 @@ class Augmenter:
             op = torch.where(plan.active[:, i], plan.op[:, i], _NUMBER["Identity"])
             self._operate_(images, op, plan.level[:, i], plan.negative[:, i])
         if plan.centre is not None:
-            image_ops.cutout_(images, _to(plan.centre, device), self.cutout_side)
+            images = image_ops.cutout(images, _to(plan.centre, device), self.cutout_side)
         return images
 
     def _operate_(self, images: Tensor, op: Tensor, level: Tensor, negative: Tensor) -> None:
