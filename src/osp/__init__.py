@@ -17,13 +17,14 @@ from osp.errors import UserError
 from osp.version import __version__
 
 if TYPE_CHECKING:
-    from osp.engine.train import Run, train
+    from osp.api import train
+    from osp.engine.train import Run
     from osp.model import Model, load
     from osp.recipe import Recipe
 
 _LAZY = {
     "Recipe": "osp.recipe",
-    "train": "osp.engine.train",
+    "train": "osp.api",
     "Run": "osp.engine.train",
     "load": "osp.model",
     "Model": "osp.model",

@@ -157,10 +157,10 @@ def train(
 
 def _run(recipe: Recipe, out: Path | None, resume: bool) -> Any:
     """Train with progress on the terminal; interruptions say how to continue."""
+    from osp.api import train as start
     from osp.engine.loop import Interrupted
     from osp.engine.progress import display_for_terminal, loading_bar
     from osp.engine.train import default_folder
-    from osp.engine.train import train as start
 
     folder = out if out is not None else default_folder(recipe.resolved())
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,10 @@ from osp.recipe import Recipe
 if TYPE_CHECKING:
     from osp.model import Model
 
+Draw = Callable[[RunFolder, Data, Outputs, dict[str, Any], list[dict[str, Any]]], None]
+"""Draws the run's picture from its folder, data, outputs on the pool, result and metrics. Handed in by the door:
+pictures belong to the report, which the engine does not know."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -58,11 +63,13 @@ def train(
     network: nn.Module | None = None,
     display: Display | None = None,
     loading: Any = None,
+    draw: Draw | None = None,
 ) -> Run:
     """Train what the recipe describes, in the folder `out` (by default runs/<data>-<method>-...).
 
     `resume=True` continues the run in that folder; a finished one is returned as it is. `network` replaces the
-    recipe's network by a torch module of your own that turns images into feature vectors.
+    recipe's network by a torch module of your own that turns images into feature vectors. `draw` makes the picture of
+    the result.
     """
     recipe = recipe.resolved()
     if network is not None:
@@ -93,7 +100,7 @@ def train(
             loop.resume()
             display.say(f"Going on at step {loop.done} of {recipe.steps}.")
         loop.run()
-        result = finish(loop, data)
+        result = finish(loop, data, draw)
     finally:
         folder.unlock()
     return Run(folder.path, result)
@@ -178,7 +185,7 @@ def build_method(recipe: Recipe, task: Task, network: nn.Module | None = None) -
     return kind(kind.Options(**recipe.options), net, task)
 
 
-def finish(loop: Loop, data: Data) -> dict[str, Any]:
+def finish(loop: Loop, data: Data, draw: Draw | None = None) -> dict[str, Any]:
     """Test once, write the reported model, the result and its picture."""
     started = time.monotonic()
     split, method, recipe = data.split, loop.method, loop.recipe
@@ -202,9 +209,8 @@ def finish(loop: Loop, data: Data) -> dict[str, Any]:
         "threshold": threshold,
         "warnings": loop.warnings + idle_warnings(loop) + data_warnings(data),
     }
-    from osp.report.picture import draw_result
-
-    draw_result(loop.folder, data, pool, result, loop.folder.read_metrics())
+    if draw is not None:
+        draw(loop.folder, data, pool, result, loop.folder.read_metrics())
     loop.folder.write_result(result)
     return result
 
