@@ -1,0 +1,43 @@
+"""Consistency of predictions: between weak and strong views, and under noise on the features."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from osp.parts.reduce import masked_mean
+
+
+def kl_divergence(target_logits: Tensor, logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """KL(q ‖ p) row by row with q = softmax(target logits / T), p = softmax(logits)."""
+    log_target = (target_logits / temperature).log_softmax(dim=1)
+    return (log_target.exp() * (log_target - logits.log_softmax(dim=1))).sum(dim=1)
+
+
+def sharpened_consistency(
+    weak_logits: Tensor, strong_logits: Tensor, temperature: float, threshold: float
+) -> tuple[Tensor, Tensor]:
+    """L_u of UDA and T2T: mean over {max p(w(u)) >= threshold} of KL(softmax(f(w(u)) / T) ‖ p(s(u))), and the mask.
+
+    The mask looks at the unsharpened prediction; no gradient flows into the weak logits; no sample gives 0.
+    """
+    weak_logits = weak_logits.detach()
+    mask = weak_logits.softmax(dim=1).amax(dim=1) >= threshold
+    return masked_mean(kl_divergence(weak_logits, strong_logits, temperature), mask), mask
+
+
+def noisy(features: Tensor, scale: float, generator: torch.Generator) -> Tensor:
+    """Features with Gaussian noise of `scale` times their own standard deviation over the batch."""
+    noise = torch.randn(features.shape, generator=generator).to(features.device, non_blocking=True)
+    return features + scale * features.detach().std() * noise
+
+
+def noise_consistency(logits: Tensor, noisy_logits: Tensor) -> Tensor:
+    """Mean KL(sg[p(z)] ‖ p(z + ε)): the pre-training stage's demand, which the paper gives only in words."""
+    return kl_divergence(logits.detach(), noisy_logits).mean()
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """L_ce."""
+    return F.cross_entropy(logits, targets)

@@ -1,0 +1,76 @@
+"""The cross-modal matching head M(z, y) of T2T: does this feature go with this class?
+
+S(x) = sigmoid(M(z, ŷ)) for the predicted class ŷ is the detector of T2T and OSP: near 1 for ID images.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class MatchingHead(nn.Module):
+    """Linear label embedding, joined to the feature, through one hidden layer with batch norm to a logit."""
+
+    def __init__(self, feature_dim: int, num_classes: int, width: int = 128) -> None:
+        super().__init__()
+        self.num_classes = num_classes
+        self.embedding = nn.Linear(num_classes, width)
+        self.hidden = nn.Linear(feature_dim + width, width)
+        self.norm = nn.BatchNorm1d(width)
+        self.output = nn.Linear(width, 1)
+
+    def forward(self, features: Tensor, classes: Tensor) -> Tensor:
+        """The matching logit of each (feature, class) pair."""
+        embedded = self.embedding(F.one_hot(classes, self.num_classes).to(features.dtype))
+        hidden = torch.relu(self.norm(self.hidden(torch.cat([features, embedded], dim=1))))
+        logit: Tensor = self.output(hidden).squeeze(1)
+        return logit
+
+
+def negative_classes(logits: Tensor, targets: Tensor, generator: torch.Generator) -> list[Tensor]:
+    """Hard and easy negative classes of labelled samples.
+
+    Hard: the highest-logit class that is not the label. Easy: uniform over the classes that are neither. With two
+    classes there is no easy one, and only the hard negative is given.
+    """
+    others = logits.detach().scatter(1, targets[:, None], -torch.inf)
+    hard = others.argmax(dim=1)
+    if logits.shape[1] < 3:
+        return [hard]
+    chance = torch.rand(logits.shape, generator=generator).to(logits.device, non_blocking=True)
+    chance = chance.scatter(1, torch.stack([targets, hard], dim=1), -1.0)
+    return [hard, chance.argmax(dim=1)]
+
+
+def labeled_matching_loss(
+    head: MatchingHead, features: Tensor, logits: Tensor, targets: Tensor, generator: torch.Generator
+) -> Tensor:
+    """L_ood^l: mean binary cross-entropy of (z, y) → 1, (z, hard negative) → 0, (z, easy negative) → 0."""
+    classes = [targets, *negative_classes(logits, targets, generator)]
+    pair_logits = head(features.repeat(len(classes), 1), torch.cat(classes))
+    wanted = torch.zeros_like(pair_logits)
+    wanted[: len(targets)] = 1.0
+    return F.binary_cross_entropy_with_logits(pair_logits, wanted)
+
+
+def binary_entropy(logits: Tensor) -> Tensor:
+    """h(S) = -S ln S - (1-S) ln(1-S) for S = sigmoid(logit); its gradient is -logit · S (1-S)."""
+    probability = torch.sigmoid(logits)
+    return F.softplus(logits) - probability * logits
+
+
+def other_classes(classes: Tensor, num_classes: int, generator: torch.Generator) -> Tensor:
+    """A uniformly random class different from each given one."""
+    offset = torch.randint(1, num_classes, (len(classes),), generator=generator).to(classes.device, non_blocking=True)
+    return (classes + offset) % num_classes
+
+
+def unlabeled_matching_entropy(
+    head: MatchingHead, features: Tensor, logits: Tensor, generator: torch.Generator
+) -> Tensor:
+    """L_ood^u of T2T: mean entropy of S over the pairs (z, ŷ) and (z, a random other class)."""
+    predicted = logits.detach().argmax(dim=1)
+    classes = torch.cat([predicted, other_classes(predicted, logits.shape[1], generator)])
+    return binary_entropy(head(features.repeat(2, 1), classes)).mean()

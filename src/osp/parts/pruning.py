@@ -1,0 +1,21 @@
+"""Soft orthogonal decomposition (Eq. 7 and 8): take the OOD direction out of a feature."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def prune(features: Tensor, ood_features: Tensor, alpha: float = 0.8) -> Tensor:
+    """z_r = z - α z_b with z_b = (z·o / ‖o‖²) o, the part of z that lies along o (Eq. 8).
+
+    Row by row. α = 1 makes the result orthogonal to o, α = 0 changes nothing; the paper softens with 0.8. No gradient
+    flows into o; a vanishing o leaves z as it is.
+
+    >>> prune(torch.tensor([[3.0, 4.0]]), torch.tensor([[2.0, 0.0]]), alpha=1.0).tolist()
+    [[0.0, 4.0]]
+    """
+    ood = ood_features.detach()
+    along = (features * ood).sum(dim=-1, keepdim=True)
+    squared_norm = (ood * ood).sum(dim=-1, keepdim=True).clamp(min=torch.finfo(ood.dtype).tiny)
+    return features - alpha * (along / squared_norm) * ood

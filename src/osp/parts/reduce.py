@@ -1,0 +1,23 @@
+"""Means over some of the samples of a batch, right also when the batch is spread over processes."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Σ_i m_i v_i / Σ_i m_i, and 0 (with a gradient of 0) where no sample is selected.
+
+    Over several processes the count is the global one, divided by their number because gradients are averaged.
+
+    >>> masked_mean(torch.tensor([1.0, 5.0, 9.0]), torch.tensor([True, False, True])).item()
+    5.0
+    """
+    mask = mask.to(values.dtype)
+    count = mask.sum()
+    if dist.is_available() and dist.is_initialized():
+        dist.all_reduce(count)
+        count = count / dist.get_world_size()
+    return (values * mask).sum() / count.clamp(min=torch.finfo(values.dtype).tiny) if values.numel() else values.sum()
