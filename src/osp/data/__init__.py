@@ -77,7 +77,11 @@ def load(
         raise UserError(f"size is {size!r}, but images are whole numbers of pixels from {SMALLEST} to {LARGEST}.")
     if name == "folder" and root is None and not os.environ.get("OSP_DATA"):
         raise UserError("The data set 'folder' is your own folder of images: name it with --data-dir (or OSP_DATA).")
-    return source.load(name, Request(root=data_dir(root), size=size, seed=seed, progress=progress))
+    folder = data_dir(root)
+    try:
+        return source.load(name, Request(root=folder, size=size, seed=seed, progress=progress))
+    except OSError as error:
+        raise _unreadable(folder, error) from None
 
 
 def describe(root: str | os.PathLike[str] | None = None) -> list[SourceInfo]:
@@ -90,7 +94,14 @@ def describe(root: str | os.PathLike[str] | None = None) -> list[SourceInfo]:
             infos.append(source.look(name, folder))
         except UserError as error:
             infos.append(SourceInfo(name=name, found=False, where=str(folder), problem=str(error)))
+        except OSError as error:
+            problem = str(_unreadable(folder, error))
+            infos.append(SourceInfo(name=name, found=False, where=str(folder), problem=problem))
     return infos
+
+
+def _unreadable(folder: Path, error: OSError) -> UserError:
+    return UserError(f"{error.filename or folder} cannot be read: {(error.strerror or str(error)).lower()}.")
 
 
 def _source(name: str) -> Source:

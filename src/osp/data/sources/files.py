@@ -28,7 +28,9 @@ class File(NamedTuple):
 
     path: str
     size: int
+    modified: int
     changed: int
+    """On Unix this also tells that a file has become readable."""
 
 
 def subfolders(folder: Path) -> list[str]:
@@ -57,9 +59,9 @@ def _collect(folder: str, found: list[File], depth: int) -> None:
                 try:
                     status = entry.stat()
                 except OSError:  # a link to nowhere: listed among the unreadable
-                    found.append(File(entry.path, -1, 0))
+                    found.append(File(entry.path, -1, 0, 0))
                     continue
-                found.append(File(entry.path, status.st_size, status.st_mtime_ns))
+                found.append(File(entry.path, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
             elif depth and name not in _NOT_CLASSES and entry.is_dir():
                 below.append(entry.path)
     for path in below:
@@ -106,7 +108,7 @@ def decoded(label: str, folder: Path, parts: Sequence[Sequence[File]], size: int
     files = [file for part in parts for file in part]
     mark = hashlib.blake2b(digest_size=16)
     mark.update(repr([len(part) for part in parts]).encode())
-    text = "\n".join([f"{path}|{length}|{changed}" for path, length, changed in files])
+    text = "\n".join([f"{file[0]}|{file[1]}|{file[2]}|{file[3]}" for file in files])
     mark.update(text.encode("utf-8", "surrogateescape"))
     if any(file.path.lower().endswith(HEIF_EXTENSIONS) for file in files):
         mark.update(b"heif" if _has_heif() else b"no heif")
@@ -176,8 +178,8 @@ def check_classes(labels: np.ndarray, class_names: Sequence[str], folder: Path, 
     if counts.all():
         return
     empty = class_names[int(np.flatnonzero(counts == 0)[0])]
-    why = f" ({len(part.skipped)} files could not be read, such as {part.skipped[0][0]}: {part.skipped[0][1]})"
+    why = "".join(f" ({path}: {reason})" for path, reason in part.skipped if empty in Path(path).parts)
     raise UserError(
-        f"The class {empty!r} in {folder} has no image left{why if part.skipped else ''}. "
+        f"The class {empty!r} in {folder} has no image left{why[:300]}. "
         "Put images into its folder, or take the folder away."
     )

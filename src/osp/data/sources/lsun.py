@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from osp.data.imageset import ImageSet
-from osp.data.sources.base import Request, SourceInfo, find_folder, variant_of
+from osp.data.sources.base import Request, SourceInfo, check_root, variant_of
 from osp.data.sources.files import decoded, list_images
 from osp.errors import UserError
 
@@ -31,11 +31,12 @@ def load(name: str, request: Request) -> tuple[ImageSet, ImageSet | None]:
 
 
 def _find(root: Path) -> Path | None:
+    check_root(root)
     folders = (folder for folder in FOLDERS if (root / folder).is_dir() and list_images(root / folder))
     found = next(folders, None)
     if found:
         return root / found
-    return find_folder(root, (), lambda folder: folder.name == "LSUN_resize" and folder.is_dir())
+    return root if root.name == "LSUN_resize" and list_images(root) else None
 
 
 def _variant(folder: Path, count: int) -> str | None:
