@@ -16,29 +16,42 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="osp",
-    help="Train image classifiers from a few labelled images and a messy unlabelled pool.\n\n"
-    "Start with `osp demo`; then `osp train --data mnist --method fixmatch`, or your own `--data folder`.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+"""Any mistake on the command line, in whichever click typer brings along."""
+
 
 def main() -> None:
     """Run the command; a user's mistake is one message and exit code 2, never a traceback."""
     try:
-        app(standalone_mode=True)
+        sys.exit(app(standalone_mode=False))
     except UserError as error:
         print(f"osp: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
+    except UsageError as error:
+        print(f"osp: {_explain(error)}", file=sys.stderr)
+        sys.exit(2)
+    except (KeyboardInterrupt, typer.Abort):
         print("osp: stopped", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+
+
+def _explain(error: Any) -> str:
+    """A mistake on the command line as one sentence, with the nearest option where one is misspelt."""
+    command = error.ctx.command_path if error.ctx is not None else "osp"
+    misspelt = getattr(error, "option_name", None)
+    if misspelt is None or error.ctx is None:
+        return f"{error.format_message().rstrip('.')}. `{command} --help` shows what there is."
+    options = [name for parameter in error.ctx.command.params for name in parameter.opts if name.startswith("--")]
+    return f"No such option: {misspelt}.{suggest(misspelt, options)} `{command} --help` shows them."
 
 
 def _version(value: bool) -> None:
@@ -47,32 +60,50 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    pass
+    """Train image classifiers from a few labelled images and a messy unlabelled pool.
+
+    Examples:
+
+    - `osp demo`
+
+    - `osp train --data mnist --method fixmatch`
+
+    - `osp train --data folder --data-dir photos`
+    """
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
-    seed: Annotated[int, typer.Option(help="Seed.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder of the runs; one that is in use is left alone.")] = Path(
+        "runs/demo"
+    ),
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
 ) -> None:
-    """Train on the embedded digits in seconds: 60 labels, a pool of which 60 % is none of the six classes."""
+    """Train on embedded digits in about a minute: 60 labels, a pool of which 60 % is none of the six classes.
+
+    Example: `osp demo --out runs/first`
+    """
     from osp.recipe import Recipe
 
-    print("Digits 0 to 5, ten labelled images each; a pool of unlabelled digits, 60 % of which are 6 to 9.")
+    recipes = [Recipe(data="digits", method=name, scale="demo", seed=seed) for name in ("supervised", DEMO_METHOD)]
     number, free = 1, out
-    while free.exists() and any(free.iterdir()):
+    while free.is_dir() and any(free.iterdir()):
         number += 1
         free = out.with_name(f"{out.name}-{number}")
+    print("Digits 0 to 5, ten labelled images each; a pool of unlabelled digits, 60 % of which are 6 to 9.", flush=True)
     results = []
-    for method, folder in (("supervised", free / "supervised"), (DEMO_METHOD, free / DEMO_METHOD)):
-        recipe = Recipe(data="digits", method=method, scale="demo", seed=seed)
-        results.append(_run(recipe, folder, resume=False))
+    for part, recipe in enumerate(recipes, start=1):
+        print(f"\n{part} of {len(recipes)}: {recipe.method}", flush=True)
+        results.append(_run(recipe, free / recipe.method, resume=False))
     baseline, run = results
     gained = run.result["accuracy"] - baseline.result["accuracy"]
     print(f"\nThe labels alone give {baseline.result['accuracy']:.1f} % test accuracy, ", end="")
@@ -105,7 +136,7 @@ def train(
     network: Annotated[str | None, typer.Option(help="cnn, small, or wrn-DEPTH-WIDTH such as wrn-28-2.")] = None,
     steps: Annotated[int | None, typer.Option(help="Make the run this long; all shares are kept.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run; default runs/<what it is>.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/DATA-METHOD-...")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP)] = None,
 ) -> None:
@@ -201,21 +232,37 @@ def datasets(
         str | None, typer.Option(help="Folder to look in; else OSP_DATA, else your cache folder.")
     ] = None,
 ) -> None:
-    """Show each data set: found or not, where it was looked for, its size, how to get it."""
+    """Show each data set: found or not, where it was looked for, its size, how to get it.
+
+    Example: `osp datasets --data-dir ~/data`
+    """
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
+    from osp.data import data_dir as folder_of
     from osp.data import describe
+    from osp.data.sources.base import check_root
 
+    check_root(folder_of(data_dir))
     table = Table()
     for heading in ("data set", "found", "images", "where", "notes"):
         table.add_column(heading, overflow="fold")
+    missing = []
     for info in describe(data_dir):
         found = "[green]yes[/]" if info.found else "[yellow]no[/]"
-        notes = (f"variant: {info.variant}" if info.variant else "") if info.found else info.problem or info.how
-        size = "" if info.train is None else f"{info.train:,} + {info.test or 0:,} test"
-        table.add_row(info.name, found, size, info.where, notes)
+        notes = [f"variant: {info.variant}"] if info.variant else []
+        notes += [info.problem] if info.problem else []
+        if not info.found:
+            missing.append(info)
+        elif info.how:
+            notes.append(info.how)
+        counts = [] if info.train is None else [f"{info.train:,}"]
+        counts += [] if not info.test else [f"{info.test:,} test"]
+        table.add_row(info.name, found, " + ".join(counts), info.where, escape("\n".join(notes)))
     Console().print(table)
+    for info in missing:
+        print(f"{info.name}: {info.how}")
 
 
 @app.command()
@@ -223,7 +270,10 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="Show the options of this method.")] = None,
     preset: Annotated[str, typer.Option(help="default or paper.")] = "default",
 ) -> None:
-    """List the methods, or show one with its options and where each value comes from."""
+    """List the methods, or show one with its options and where each value comes from.
+
+    Example: `osp methods fixmatch --preset paper`
+    """
     from rich.console import Console
     from rich.table import Table
 
@@ -231,7 +281,7 @@ def methods(
     from osp.recipe import Recipe
 
     if preset not in ("default", "paper"):
-        raise UserError(f"--preset {preset!r}: choose default or paper.{suggest(preset, ['default', 'paper'])}")
+        raise UserError(f"--preset {preset!r}: no such preset.{suggest(preset, ['default', 'paper'])}")
     console = Console()
     if name is None:
         table = Table(box=None, padding=(0, 2))

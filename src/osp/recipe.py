@@ -65,7 +65,7 @@ class Recipe(BaseModel):
     @classmethod
     def _a_number(cls, value: Any) -> Any:
         if isinstance(value, float) and value != value:
-            raise ValueError("must be a number from 0 to 1")
+            raise ValueError("it should be a number from 0 to 1")
         return value
 
     def changed(self, **values: Any) -> Recipe:
@@ -83,13 +83,15 @@ class Recipe(BaseModel):
                 raise UserError(f"Unknown data set {name!r}.{suggest(name, data_sets())} `osp datasets` shows them.")
         method = get(self.method)
         published = {key: entry.value for key, entry in method.paper.items()} if self.preset == "paper" else {}
-        scaled = SCALE_OPTIONS.get(self.scale, {}) if self.preset == "default" else {}
+        scaled = SCALE_OPTIONS.get(self.scale, {})
         known = method.Options.model_fields
         for key in self.options:
             if key not in known:
-                raise UserError(f"Method {method.name!r} has no option {key!r}.{suggest(key, known)}")
+                hint = suggest(str(key), [*known, *Recipe.model_fields])
+                hint = hint if "mean" in hint else suggest(str(key), known)
+                raise UserError(f"Method {method.name!r} has no option {key!r}, nor has the recipe.{hint}")
         try:
-            options = method.Options(**{**scaled, **published, **self.options})
+            options = method.Options(**{**published, **scaled, **self.options})
         except ValidationError as error:
             raise UserError(explain(error, method.Options, f"options of {method.name}")) from None
 
@@ -118,7 +120,7 @@ class Recipe(BaseModel):
 SPLIT_FIELDS = ("id_classes", "labels_per_class", "unlabeled", "ood_ratio", "ood_count", "val_per_class")
 
 SCALE_OPTIONS: dict[str, dict[str, Any]] = {"demo": {"batch": 32}}
-"""Options that a scale sets under the default preset: the demo has 60 labels and wants to end in seconds."""
+"""Options that a scale sets: the demo has 60 labels and wants to end in seconds."""
 
 GREY = {"digits", "mnist"}
 
@@ -141,14 +143,19 @@ def read_fields(path: str | Path) -> dict[str, Any]:
     """The fields of a recipe file, not yet validated."""
     try:
         text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"Cannot read the recipe {path}: {error}") from None
+    except OSError as error:
+        raise UserError(f"Cannot read the recipe {path}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise UserError(f"The recipe {path} is not a text file.") from None
     try:
         values = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise UserError(f"The recipe {path} is not valid YAML: {error}") from None
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        reason = getattr(error, "problem", None) or "it holds characters that are not text"
+        raise UserError(f"The recipe {path} is not valid YAML{where}: {reason}.") from None
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-        raise UserError(f"The recipe {path} must be a list of `field: value` lines.")
+        raise UserError(f"The recipe {path} must consist of `field: value` lines, such as `method: fixmatch`.")
     return values
 
 
@@ -162,7 +169,8 @@ def explain(error: ValidationError, model: type[BaseModel], what: str) -> str:
             continue
         described = model.model_fields.get(field)
         meaning = f" ({described.description})" if described and described.description else ""
-        sentences.append(f"{field}: {problem['input']!r} will not do{meaning}: {problem['msg']}.")
+        reason = problem["msg"].removeprefix("Value error, ").replace("Input should", "it should")
+        sentences.append(f"{field}: {problem['input']!r} will not do{meaning}: {reason}.")
     return "\n".join(dict.fromkeys(sentences))
 
 
@@ -187,7 +195,10 @@ def parse_assignment(text: str) -> tuple[str, Any]:
 
 def apply_assignments(fields: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
     """Recipe fields with --set applied: a field of the recipe by its name, anything else an option of the method."""
-    result = {**fields, "options": dict(fields.get("options") or {})}
+    options = fields.get("options") or {}
+    if not isinstance(options, dict):
+        raise UserError(f"options: {options!r} will not do; write `name: value` lines.")
+    result = {**fields, "options": dict(options)}
     for text in assignments:
         key, value = parse_assignment(text)
         if key in Recipe.model_fields and key != "options":
