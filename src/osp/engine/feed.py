@@ -94,7 +94,7 @@ class Feed:
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         for name, stream in self.streams.items():
             stream.load_state(
-                {k.removeprefix(f"{name}/"): v.numpy() for k, v in tensors.items() if k.startswith(f"{name}/")}
+                {k.removeprefix(f"{name}/"): v.cpu().numpy() for k, v in tensors.items() if k.startswith(f"{name}/")}
             )
 
 
@@ -114,10 +114,17 @@ class FeedPool:
         self.messages: list[str] = []
 
     def map(
-        self, function: Callable[[Tensor], Tensor | tuple[Tensor, ...]], part: Part = "unlabeled", ema: bool = False
+        self,
+        function: Callable[[Tensor], Tensor | tuple[Tensor, ...]],
+        part: Part = "unlabeled",
+        rows: Tensor | None = None,
+        ema: bool = False,
     ) -> tuple[Tensor, ...]:
+        index = self._feed.index[part]
+        if rows is not None:
+            index = index[rows.cpu().numpy()]
         with self._averaged() if ema else nullcontext():
-            return map_images(function, self._method, self._feed, self._feed.index[part], self._autocast)
+            return map_images(function, self._method, self._feed, index, self._autocast)
 
     def labels(self, part: Literal["labeled", "val"]) -> Tensor:
         return self._feed.targets[part]

@@ -137,11 +137,15 @@ class Pool(Protocol):
     """Full passes over a part of the data, for hooks: what the engine hands to `refresh` and the stage hooks."""
 
     def map(
-        self, function: Callable[[Tensor], Tensor | tuple[Tensor, ...]], part: Part = "unlabeled", ema: bool = False
+        self,
+        function: Callable[[Tensor], Tensor | tuple[Tensor, ...]],
+        part: Part = "unlabeled",
+        rows: Tensor | None = None,
+        ema: bool = False,
     ) -> tuple[Tensor, ...]:
-        """Apply a function to every image of the part (plain view, eval mode, no gradient), in row order.
+        """Apply a function to images of the part in chunks (plain view, eval mode, no gradient), in row order.
 
-        `ema=True` runs it with the averaged weights. The results are concatenated on the CPU.
+        All of them, or only these rows. `ema=True` runs it with the averaged weights. Results are joined on the CPU.
         """
 
     def labels(self, part: Literal["labeled", "val"]) -> Tensor:
@@ -168,7 +172,7 @@ class ExtraOptimizer:
 class Options(BaseModel):
     """Options that every method has. A method adds its own by deriving from this class."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
     batch: int = Field(64, ge=1, description="labelled images a step")
     mu: int = Field(5, ge=1, description="unlabelled images a step, as a multiple of `batch`")

@@ -43,7 +43,7 @@ class OODBank(nn.Module):
         self.register_buffer("written", torch.zeros(num_classes, dtype=torch.int64))
         self.register_buffer("size", torch.zeros((), dtype=torch.int64))
         self._size_bound = self._class_bound = 0  # upper bounds known to the host without asking the device
-        self.register_state_dict_pre_hook(_compact)
+        self.register_state_dict_pre_hook(_compact)  # type: ignore[no-untyped-call]
 
     @property
     def counts(self) -> Tensor:

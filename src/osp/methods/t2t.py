@@ -1,0 +1,245 @@
+"""T2T, Trash to Treasure: a matching head finds the OOD images; they help to learn rotations but not classes.
+
+Two stages on one network (encoder G, classifier F) with a rotation head H and a matching head M:
+
+    pre-training  L = L_ce + L_ood^l + L_rot                                  (Eq. 13 of the OSP paper)
+    fine-tuning   L = L_ce + L_ood^l + L_rot + a(t) (L_u + L_ood^u)           (Eq. 14), a(t) a linear ramp
+
+At each refresh the pool is cut by Otsu's threshold on S(x) = sigmoid(M(G(x), ŷ)); only the kept images enter L_u, while
+L_rot and L_ood^u see all of them. The terms are in `osp.parts`. OOD score: 1 - S.
+
+Reference: Huang et al., Trash to Treasure, ICCV 2021; its release is the authority for what the OSP paper leaves out.
+How ours differs by default, each an option:
+
+- `unlabeled_matching=partition`: the release minimises the entropy of S on unlabelled pairs, which pushes doubtful
+  matches to certainty, right or wrong, and can make the partition feed on itself (docs/stability.md). Ours gives those
+  pairs the partition itself as their target, and leaves out the images around the threshold.
+- the fine-tuning stage takes the harness's learning rate; weak views need no graph; the head never sees the truth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from osp.methods.base import Batch, Method, Options, Pool, Published, Stage, Step, StreamSpec, Task
+from osp.nets import Network
+from osp.parts.consistency import noise_consistency, noisy, sharpened_consistency
+from osp.parts.matching import MatchingHead, labeled_matching_loss, unlabeled_matching_entropy
+from osp.parts.partition import otsu_threshold
+from osp.parts.reduce import masked_mean
+from osp.parts.rotation import rotate4, rotation_loss
+
+RELEASE = "T2T release"
+
+
+class T2TOptions(Options):
+    pretrain_share: float = Field(0.2, gt=0, lt=1, description="share of the run for pre-training")
+    pretrain_lr: float = Field(0.03, gt=0, description="learning rate of pre-training")
+    pretrain_schedule: Literal["cosine-7/16", "cosine", "steps", "constant"] = Field(
+        "cosine-7/16", description="learning rate over pre-training"
+    )
+    pretrain_drops: tuple[float, ...] = Field((), description="shares of pre-training where `steps` lowers the rate")
+    rotation_batch: int = Field(64, ge=1, description="images a step for the rotation task, each at four angles")
+    rotation_weight: float = Field(1.0, ge=0, description="weight of L_rot")
+    temperature: float = Field(0.4, gt=0, description="sharpening of the targets of L_u")
+    threshold: float = Field(0.8, ge=0, le=1, description="confidence from which an image enters L_u")
+    ramp: float = Field(0.2, ge=0, le=1, description="share of fine-tuning over which the unlabelled terms rise")
+    refresh: float = Field(0.1, gt=0, le=1, description="share of fine-tuning between two partitions of the pool")
+    consistency_from: Literal["kept", "all"] = Field("kept", description="unlabelled images that enter L_u")
+    unlabeled_matching: Literal["partition", "entropy", "off"] = Field(
+        "partition", description="L_ood^u: the partition as target, or the entropy of T2T"
+    )
+    doubtful: float = Field(0.2, ge=0, lt=1, description="share around the threshold left out of `partition`")
+    score_memory: float = Field(0.5, ge=0, lt=1, description="weight of earlier scores when the pool is cut again")
+    noise: float = Field(0.0, ge=0, description="feature noise in pre-training, in standard deviations")
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What the encoder made of a fine-tuning step: features by view."""
+
+    labeled: Tensor
+    strong: Tensor
+    weak: Tensor
+    weak_logits: Tensor
+    """Without a graph."""
+    pool: Tensor
+    """Of the rotation stream's unrotated images: the whole pool, OOD images included."""
+    rotation_loss: Tensor
+
+
+class T2T(Method):
+    name = "t2t"
+    summary = "matching head and Otsu set OOD images aside; they still serve a rotation task"
+    reference = "Huang et al., Trash to Treasure, ICCV 2021"
+    Options = T2TOptions
+    mechanism: ClassVar[tuple[str, ...]] = ("kept_share", "consistency_rate")
+    paper = {  # noqa: RUF012
+        "pretrain_lr": Published(0.1, RELEASE),
+        "pretrain_schedule": Published("steps", RELEASE),
+        "pretrain_drops": Published((0.3, 0.6, 0.8), RELEASE),
+        "lr": Published(0.03, RELEASE),
+        "decay_all": Published(True, RELEASE),
+        "batch": Published(64),
+        "mu": Published(5),
+        "temperature": Published(0.4, RELEASE),
+        "threshold": Published(0.8, RELEASE),
+        "ramp": Published(0.2, RELEASE),
+        "refresh": Published(0.1, RELEASE),
+        "unlabeled_matching": Published("entropy", RELEASE),
+        "score_memory": Published(0.0, RELEASE),
+    }
+    weak_graph = False
+    scores: Tensor
+    kept_rows: Tensor
+    cut: Tensor
+
+    def __init__(self, options: Any, network: Network, task: Task) -> None:
+        super().__init__(options, network, task)
+        self.rotation_head = nn.Linear(network.feature_dim, 4)
+        self.matching = MatchingHead(network.feature_dim, task.num_classes)
+        self.register_buffer("scores", torch.zeros(0))  # of the pool at the last refresh; larger = more OOD
+        self.register_buffer("kept_rows", torch.zeros(0, dtype=torch.bool))
+        self.register_buffer("cut", torch.zeros(2))  # up to the first surely kept, from the second surely set aside
+
+    # Declarations
+
+    def stages(self) -> list[Stage]:
+        o = self.options
+        pretraining = self.stage(
+            name="pretrain",
+            share=o.pretrain_share,
+            lr=o.pretrain_lr,
+            schedule=o.pretrain_schedule,
+            drops=o.pretrain_drops,
+        )
+        return [pretraining, self.stage(name="finetune", share=1 - o.pretrain_share, refresh=o.refresh)]
+
+    def streams(self, stage: Stage) -> dict[str, StreamSpec]:
+        o = self.options
+        streams = {
+            "labeled": StreamSpec("labeled", o.batch, ("weak",)),
+            "rotation": StreamSpec("unlabeled", o.rotation_batch, ("weak",)),
+        }
+        if stage.name == "finetune":
+            streams["unlabeled"] = StreamSpec("unlabeled", o.batch * o.mu, ("weak", "strong"))
+        return streams
+
+    # Losses
+
+    def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
+        return self.pretraining(batch, step) if step.stage.name == "pretrain" else self.finetuning(batch, step)
+
+    def pretraining(self, batch: Batch, step: Step) -> dict[str, Tensor]:
+        """L_pre: classes and matching from labelled images, rotations from all unlabelled ones."""
+        labeled = batch["labeled"]
+        features = self.net.encode(labeled["weak"])
+        pool_features, rotation = self.rotations(batch)
+        terms = self.labeled_terms(features, labeled.targets, step)
+        if self.options.noise:
+            both = torch.cat([features, pool_features])
+            changed = noisy(both, self.options.noise, step.generator("noise"))
+            terms["noise"] = noise_consistency(self.net.classifier(both), self.net.classifier(changed))
+        return {**terms, "rotation": rotation}
+
+    def finetuning(self, batch: Batch, step: Step) -> dict[str, Tensor]:
+        """L_t2t."""
+        return self.t2t_terms(self.encode(batch), batch, step)
+
+    def encode(self, batch: Batch) -> Encoded:
+        """Every image of a fine-tuning step through the encoder, once; the weak views without a graph."""
+        labeled, unlabeled = batch["labeled"], batch["unlabeled"]
+        features = self.net.encode(torch.cat([labeled["weak"], unlabeled["strong"]]))
+        with torch.set_grad_enabled(self.weak_graph):
+            weak = self.net.encode(unlabeled["weak"])
+        pool, rotation = self.rotations(batch)
+        split = len(labeled.rows)
+        return Encoded(features[:split], features[split:], weak, self.net.classifier(weak).detach(), pool, rotation)
+
+    def t2t_terms(self, encoded: Encoded, batch: Batch, step: Step) -> dict[str, Tensor]:
+        o = self.options
+        terms = self.labeled_terms(encoded.labeled, batch["labeled"].targets, step)
+        strong_logits = self.net.classify(encoded.strong)
+        consistency, mask = sharpened_consistency(encoded.weak_logits, strong_logits, o.temperature, o.threshold)
+        self.log("consistency_rate", mask.float().mean())
+        self.log("kept_share", self.kept_rows.float().mean())
+        ramp = step.linear_ramp(o.ramp)
+        terms["consistency"] = ramp * consistency
+        if o.unlabeled_matching != "off":
+            terms["matching_u"] = ramp * self.unlabeled_matching(encoded.pool, batch["rotation"].rows, step)
+        return {**terms, "rotation": encoded.rotation_loss}
+
+    def labeled_terms(self, features: Tensor, targets: Tensor, step: Step) -> dict[str, Tensor]:
+        """L_ce and L_ood^l."""
+        logits = self.net.classify(features)
+        matching = labeled_matching_loss(self.matching, features, logits, targets, step.generator("negatives"))
+        return {"ce": F.cross_entropy(logits, targets), "matching": matching}
+
+    def rotations(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Features of the unrotated images of the rotation stream, and L_rot."""
+        features = self.net.encode(rotate4(batch["rotation"]["weak"]))
+        loss = rotation_loss(self.rotation_head(features))
+        return features[: len(batch["rotation"].rows)], self.options.rotation_weight * loss
+
+    def unlabeled_matching(self, features: Tensor, rows: Tensor, step: Step) -> Tensor:
+        """L_ood^u on images of the whole pool."""
+        logits = self.net.classifier(features)
+        if self.options.unlabeled_matching == "entropy":
+            return unlabeled_matching_entropy(self.matching, features, logits, step.generator("pairs"))
+        scores = self.scores[rows]
+        sure = (scores <= self.cut[0]) | (scores >= self.cut[1])
+        pair_logits = self.matching(features, logits.detach().argmax(dim=1))
+        wanted = (scores <= self.cut[0]).to(pair_logits.dtype)
+        return masked_mean(F.binary_cross_entropy_with_logits(pair_logits, wanted, reduction="none"), sure)
+
+    # The partition
+
+    def refresh(self, step: Step, pool: Pool) -> None:
+        """Score the pool and cut it: S(x) >= Otsu's threshold is kept (Eq. 1)."""
+        scores, confidence, predicted = pool.map(self.look)
+        self.partition(scores.to(self.cut.device))
+        if self.options.consistency_from == "kept":
+            pool.restrict("unlabeled", self.kept_rows.nonzero().squeeze(1))
+        self.after_partition(pool, confidence, predicted)
+
+    def after_partition(self, pool: Pool, confidence: Tensor, predicted: Tensor) -> None:
+        """For methods built on this one, which use the images set aside."""
+
+    def look(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """OOD score, confidence and predicted class of images."""
+        features = self.net.encode(images)
+        logits = self.net.classify(features)
+        confidence, predicted = logits.softmax(dim=1).max(dim=1)
+        return self.ood_score(features, logits), confidence, predicted
+
+    def partition(self, scores: Tensor) -> None:
+        """Cut the pool by Otsu's threshold of its scores, averaged with those of earlier refreshes."""
+        memory = self.options.score_memory
+        if len(self.scores) == len(scores):
+            scores = memory * self.scores + (1 - memory) * scores
+        threshold = otsu_threshold(scores)
+        kept = scores <= threshold
+        self.scores, self.kept_rows = scores, kept
+        sure_kept = ranked(scores[kept], 1 - self.options.doubtful, threshold)
+        sure_aside = ranked(scores[~kept], self.options.doubtful, threshold)
+        self.cut = torch.stack([sure_kept, sure_aside])
+
+    def kept(self) -> Tensor | None:
+        return self.kept_rows if len(self.kept_rows) else None
+
+    def ood_score(self, features: Tensor, logits: Tensor) -> Tensor:
+        """1 - S(x) = sigmoid(-M(z, ŷ))."""
+        return torch.sigmoid(-self.matching(features, logits.argmax(dim=1)))
+
+
+def ranked(scores: Tensor, share: float, otherwise: float) -> Tensor:
+    """The score below which this share of one side of the partition lies; the threshold where the side is empty."""
+    if len(scores) == 0:
+        return torch.tensor(otherwise, device=scores.device)
+    return scores.sort().values[min(int(share * len(scores)), len(scores) - 1)]
