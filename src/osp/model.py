@@ -62,8 +62,6 @@ class Model:
             features = self._method.net.encode(self._augmenter.normalize(chunk))
             logits = self._method.net.classify(features)
             collected.append((features, logits, self._method.ood_score(features, logits)))
-        if not collected:
-            raise UserError("There are no images to look at.")
         return Outputs(*(torch.cat(column).float().numpy() for column in zip(*collected, strict=True)))
 
 
@@ -101,6 +99,8 @@ def as_tensor(images: np.ndarray, shape: tuple[int, int, int]) -> Tensor:
         array = array[..., None]
     if array.ndim != 4 or array.shape[3] not in (1, 3):
         raise UserError(f"Images must be N×H×W or N×H×W×C with 1 or 3 channels; these are {array.shape}.")
+    if not array.size:
+        raise UserError(f"There are no images to look at: these are {array.shape}.")
     channels, height, width = shape
     tensor = torch.from_numpy(np.ascontiguousarray(array.transpose(0, 3, 1, 2)))
     if tensor.shape[2:] != (height, width):

@@ -41,7 +41,10 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def save_checkpoint(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
     """Tensors and a JSON header, atomically."""
-    plain = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
+    # Copies, because the format refuses tensors that share memory: tied weights are written twice.
+    plain = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
+    }
     header = {"format": FORMAT, "meta": json.dumps(meta)}
     write_bytes(path, save(plain, metadata=header))
 
@@ -73,8 +76,8 @@ def unprefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 @torch.no_grad()
 def load_state(module: nn.Module, tensors: dict[str, Tensor], source: Path) -> None:
     """Copy saved tensors into a module; buffers take the saved size, parameters must have it."""
-    parameters = dict(module.named_parameters())
-    buffers = dict(module.named_buffers())
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    buffers = dict(module.named_buffers(remove_duplicate=False))
     expected = set(module.state_dict())
     if missing := sorted(expected - set(tensors)):
         raise UserError(f"{source} lacks {missing[0]!r}: it was made with another network, method or version.")

@@ -50,7 +50,10 @@ class RunFolder:
 
     def lock(self) -> None:
         """Keep a second process out of the same run, as long as this one lives."""
-        self._lock = open(self.checkpoints / ".lock", "w")  # noqa: SIM115 - held until unlock()
+        try:
+            self._lock = open(self.checkpoints / ".lock", "w")  # noqa: SIM115 - held until unlock()
+        except OSError as error:
+            raise UserError(f"Cannot write into {self.checkpoints}: {error.strerror}.") from error
         with contextlib.suppress(ImportError):  # no such locks on Windows
             import fcntl
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,6 +70,8 @@ class Loop:
             method.stages(), recipe.steps, recipe.seed, fabric.global_rank, fabric.world_size
         )
         self.dropouts = [module for module in method.modules() if isinstance(module, StepDropout)]
+        for stage in self.timetable.stages:  # what no stream can draw from is refused before anything is written
+            feed.open_streams(method.streams(stage), fabric.world_size)
         ema = method.options.ema
         self.averaged = AveragedWeights(method, ema) if ema else None
         self.done = 0
@@ -79,10 +82,7 @@ class Loop:
         self.tally = Tally()
         self.activity = Tally()
         self._saved: dict[str, Tensor] = {}
-        self.extra = {
-            name: self.optimizer_for(settings, settings.parameters)
-            for name, settings in method.extra_optimizers().items()
-        }
+        self.extra = self.extra_optimizers()
         self.writer = tensorboard_writer(folder) if recipe.tensorboard else None
 
     def run(self) -> None:
@@ -157,11 +157,13 @@ class Loop:
         if self.averaged is not None:
             self.averaged.update()
         self.tally.add({"loss": total.detach(), **{name: term.detach() for name, term in terms.items()}})
-        self.tally.add(self.method.logged)
-        self.activity.add(
-            {name: self.method.logged[name] for name in self.method.mechanism if name in self.method.logged}
-        )
-        self.method.logged = {}
+        self.take_logged()
+
+    def take_logged(self) -> None:
+        """Add what the method noted since the last time; nothing is read from the device here."""
+        logged, self.method.logged = self.method.logged, {}
+        self.tally.add(logged)
+        self.activity.add({name: logged[name] for name in self.method.mechanism if name in logged})
 
     def average_gradients(self, parameters: list[nn.Parameter]) -> None:
         """Over processes. One flat all-reduce: these networks are small, and unused parameters need no special care."""
@@ -182,6 +184,10 @@ class Loop:
         assert not isinstance(optimizer, tuple)
         return optimizer
 
+    def extra_optimizers(self) -> dict[str, _FabricOptimizer]:
+        settings = self.method.extra_optimizers()
+        return {name: self.optimizer_for(each, each.parameters) for name, each in settings.items()}
+
     def open_stage(self, step: Step, resumed: bool = False) -> None:
         """A new optimiser and the streams of this stage."""
         if resumed and step.stage_step == 0 and step.index == self.done:
@@ -198,6 +204,7 @@ class Loop:
         self.open_stage(step)
         if step.stage.fresh and step.stage_index > 0:
             restart_weights(self.method, self.fresh_method(f"stage {step.stage_index}"))
+            self.extra = self.extra_optimizers()
             if self.averaged is not None:
                 self.averaged.restart()
         self.hook(self.method.begin_stage, step)
@@ -209,9 +216,9 @@ class Loop:
         function(step, pool)
         for message in pool.messages:
             self.display.say(f"step {self.done}: {message}")
-        if self.method.logged:
-            self.tally.add(self.method.logged)
-            self.method.logged = {}
+            if message not in self.warnings:
+                self.warnings.append(message)
+        self.take_logged()
 
     # Evaluation and logs
 
@@ -234,10 +241,14 @@ class Loop:
             with self.averaged.applied():
                 yield
 
-    def outputs(self, index: np.ndarray) -> Outputs:
-        """Features, logits and OOD scores of training images by index, from the reported model."""
+    def outputs(self, index: np.ndarray, feed: Feed | None = None) -> Outputs:
+        """Features, logits and OOD scores of images by index (training images by default), from the reported model."""
         with self.reported_weights():
-            return method_outputs(self.method, self.feed, index, self.fabric.autocast)
+            outputs = method_outputs(self.method, feed or self.feed, index, self.fabric.autocast)
+        if not (np.isfinite(outputs.logits).all() and np.isfinite(outputs.ood_score).all()):
+            step = self.timetable.step(self.done - 1)
+            raise UserError(f"The network's outputs are no longer numbers at step {self.done}. {advice(step)}")
+        return outputs
 
     def evaluate(self, step: Step) -> None:
         """Validation accuracy, and how well pool images are told apart (the truth is for the metric only)."""
@@ -256,18 +267,14 @@ class Loop:
         value = line["val_accuracy"]
         if value is not None and value > self.best:
             self.best = value
-            with self.reported_weights():
-                save_checkpoint(self.folder.best, prefixed("method", self.method.state_dict()), self.meta())
+            self.save_model(self.folder.best, validation)
 
     def log(self, step: Step) -> None:
         """The only place where the loop waits for the device."""
         values = self.tally.means()
         if not math.isfinite(values["loss"]):
             names = [name for name, value in values.items() if not math.isfinite(value)]
-            raise UserError(
-                f"The loss is no longer a number at step {self.done} ({', '.join(names)}). "
-                f"Try a smaller learning rate, for example --set lr={step.stage.lr / 3:.2g}."
-            )
+            raise UserError(f"The loss is no longer a number at step {self.done} ({', '.join(names)}). {advice(step)}")
         rate = learning_rate(step.stage, step.stage_step, step.stage_steps)
         self.write(step, "train", {**values, "lr": rate, "images_seen": self.images_seen})
 
@@ -308,15 +315,28 @@ class Loop:
         tensors |= prefixed("tally", self.tally.sums) | prefixed("activity", self.activity.sums)
         save_checkpoint(self.folder.last, tensors, self.meta())
 
+    def save_model(self, path: Path, validation: Outputs) -> float:
+        """The reported model alone, as `osp.load` reads it; returns its threshold, which 95 % of the images pass.
+
+        The activity is kept with it: a run that breaks off between this and its result ends with the same result.
+        """
+        threshold = float(np.quantile(validation.ood_score, 0.95))
+        with self.reported_weights():
+            tensors = prefixed("method", self.method.state_dict()) | prefixed("activity", self.activity.sums)
+            save_checkpoint(path, tensors, self.meta() | {"threshold": threshold})
+        return threshold
+
     def resume(self) -> None:
         """Take up the last checkpoint."""
         tensors, meta = load_checkpoint(self.folder.last)
+        tensors = {name: tensor.to(self.fabric.device) for name, tensor in tensors.items()}
         load_state(self.method, unprefixed("method", tensors), self.folder.last)
         self.done, self.images_seen, self.seconds = meta["done"], meta["images_seen"], meta["seconds"]
         self.best, self.warnings = meta["best"], meta["warnings"]
         for name, optimizer in self.extra.items():
             load_optimizer_tensors(optimizer.optimizer, unprefixed(f"extra/{name}", tensors))
         if self.averaged is not None:
+            self.averaged.restart()  # a finished model's weights are the averaged ones
             self.averaged.updates = meta["averaged_updates"]
             for key, tensor in unprefixed("averaged", tensors).items():
                 self.averaged.average[int(key)].copy_(tensor)
@@ -348,7 +368,7 @@ class Tally:
         return result
 
     def restore(self, sums: dict[str, Tensor], counts: dict[str, int]) -> None:
-        self.sums, self.counts = dict(sums), dict(counts)
+        self.sums, self.counts = {name: sums[name] for name in counts}, dict(counts)  # in the order of the counts
 
 
 def method_outputs(method: Method, feed: Feed, index: np.ndarray, autocast: Callable[[], Any]) -> Outputs:
@@ -374,6 +394,10 @@ def restart_weights(method: Method, fresh: Method) -> None:
     for name, buffer in method.named_buffers():
         if name.endswith(("running_mean", "running_var", "num_batches_tracked")):
             buffer.copy_(initial_buffers[name])
+
+
+def advice(step: Step) -> str:
+    return f"Try a smaller learning rate, for example --set lr={step.stage.lr / 3:.2g}."
 
 
 def hash_step(step: Step) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -14,12 +15,11 @@ from torch import nn
 
 from osp.data.augment import Augmenter
 from osp.data.split import Split
-from osp.engine.checkpoint import prefixed, save_checkpoint
 from osp.engine.data import Data, open_data
 from osp.engine.devices import open_fabric
 from osp.engine.feed import Feed
 from osp.engine.folder import RunFolder
-from osp.engine.loop import Loop, method_outputs
+from osp.engine.loop import Loop
 from osp.engine.progress import Display, Silent
 from osp.errors import UserError
 from osp.evaluate.metrics import accuracy, detection, interclass_variance, mean_angle, partition_quality
@@ -68,8 +68,8 @@ def train(
     """Train what the recipe describes, in the folder `out` (by default runs/<data>-<method>-...).
 
     `resume=True` continues the run in that folder; a finished one is returned as it is. `network` replaces the
-    recipe's network by a torch module of your own that turns images into feature vectors. `draw` makes the picture of
-    the result.
+    recipe's network by a copy of a torch module of your own that turns images into feature vectors. `draw` makes the
+    picture of the result.
     """
     recipe = recipe.resolved()
     if network is not None:
@@ -95,15 +95,24 @@ def train(
     folder.lock()
     try:
         if split is None:
-            data.split.save(folder.split)
+            save_split(data.split, folder)
         if resume and folder.last.exists():
             loop.resume()
             display.say(f"Going on at step {loop.done} of {recipe.steps}.")
+        else:
+            folder.rewind_metrics(0)  # of a run that was stopped before its first checkpoint
         loop.run()
         result = finish(loop, data, draw)
     finally:
         folder.unlock()
     return Run(folder.path, result)
+
+
+def save_split(split: Split, folder: RunFolder) -> None:
+    try:
+        split.save(folder.split)
+    except OSError as error:
+        raise UserError(f"Cannot write {folder.split}: {error.strerror or error}.") from error
 
 
 def default_folder(recipe: Recipe) -> Path:
@@ -152,7 +161,7 @@ def build_loop(
     def fresh(key: str) -> Method:
         """The method with initial weights, which depend on the seed and the key alone."""
         torch.manual_seed(key_to_seed(recipe.seed, "weights", key))
-        method = build_method(recipe, task, network)
+        method = build_method(recipe, task, copy.deepcopy(network))
         set_batchnorm_momentum(method, momentum)
         return method.to(fabric.device)
 
@@ -193,19 +202,15 @@ def finish(loop: Loop, data: Data, draw: Draw | None = None) -> dict[str, Any]:
     validation = loop.outputs(split.val if len(split.val) else split.labeled)
     test_feed = Feed(data.test, split, loop.feed.augmenter, recipe.seed, loop.feed.device)
     test_feed.memory_format = loop.feed.memory_format
-    with loop.reported_weights():
-        test = method_outputs(method, test_feed, split.test, loop.fabric.autocast)
-        test_ood = method_outputs(method, test_feed, split.test_ood, loop.fabric.autocast)
-        threshold = float(np.quantile(validation.ood_score, 0.95))
-        model_meta = loop.meta() | {"threshold": threshold}
-        save_checkpoint(loop.folder.last, prefixed("method", method.state_dict()), model_meta)
+    test, test_ood = (loop.outputs(index, test_feed) for index in (split.test, split.test_ood))
+    threshold = loop.save_model(loop.folder.last, validation)
     result = {
         **describe(recipe, data),
         "steps": loop.done,
         "images_seen": loop.images_seen,
         "seconds": round(loop.seconds + time.monotonic() - started, 2),
         **measure(test, split.test_targets, test_ood, pool, split.unlabeled_is_ood, method),
-        "val_accuracy": loop.best if loop.best >= 0 else None,
+        "val_accuracy": accuracy(validation.logits, split.val_targets) if len(split.val) else None,
         "threshold": threshold,
         "warnings": loop.warnings + idle_warnings(loop) + data_warnings(data),
     }

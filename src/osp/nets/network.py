@@ -75,9 +75,7 @@ def build_network(name: str | nn.Module, shape: tuple[int, int, int], num_classe
     if min(height, width) < 8:
         raise UserError(f"Images are {width}x{height}; the networks need at least 8x8. Set a larger image size.")
     encoder = build_encoder(name, channels, height, width) if isinstance(name, str) else name
-    feature_dim = getattr(encoder, "feature_dim", None)
-    if not isinstance(feature_dim, int):
-        feature_dim = probe_feature_dim(encoder, shape)
+    feature_dim = probe_feature_dim(encoder, shape)
     return Network(encoder, feature_dim, num_classes, getattr(encoder, "feature_dropout", 0.0))
 
 
@@ -88,7 +86,7 @@ def probe_feature_dim(encoder: nn.Module, shape: tuple[int, int, int]) -> int:
     try:
         with torch.no_grad():
             features = encoder(torch.zeros(2, *shape))
-    except RuntimeError as error:
+    except Exception as error:
         raise UserError(f"The network does not accept images of shape {shape}: {error}") from error
     finally:
         encoder.train(was_training)

@@ -1,0 +1,312 @@
+"""A run stopped anywhere and resumed ends as one that was never stopped, bit for bit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_runs import (
+    Recorder,
+    Stopper,
+    TiedNet,
+    assert_same_run,
+    everything,
+    result,
+    run,
+    small,
+    weights,
+)
+from torch import nn
+
+import osp.engine.loop as loop_module
+from osp import Recipe, UserError
+from osp.engine.checkpoint import load_checkpoint
+from osp.engine.folder import RunFolder
+from osp.engine.loop import Interrupted, Loop
+
+STEPS = 16
+"""Of the method that uses everything: stages of 4, 8 and 4 steps, refreshed at 4, 6, 9, 11, 12 and 14."""
+
+
+@pytest.fixture(scope="module")
+def unstopped(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Recipe, Path]]:
+    """`unstopped(method)`: its recipe and the folder of a run that nobody stopped."""
+    base = tmp_path_factory.mktemp("unstopped")
+    runs: dict[str, tuple[Recipe, Path]] = {}
+
+    def get(name: str) -> tuple[Recipe, Path]:
+        if name not in runs:
+            method = everything(base) if name == "everything" else name
+            recipe = small(method, steps=STEPS)
+            runs[name] = recipe, run(recipe, base / name).path
+        return runs[name]
+
+    return get
+
+
+def stop(recipe: Recipe, out: Path, at: int, signal_number: int = signal.SIGINT, **more: Any) -> None:
+    with pytest.raises(Interrupted):
+        run(recipe, out, display=Stopper(at, signal_number), **more)
+
+
+@pytest.mark.parametrize("at", [1, 4, 7])
+@pytest.mark.parametrize("method", ["supervised", "fixmatch"])
+def test_a_resumed_run_equals_one_never_stopped(
+    method: str, at: int, unstopped: Callable[[str], tuple[Recipe, Path]], tmp_path: Path
+) -> None:
+    recipe, whole = unstopped(method)
+    stop(recipe, tmp_path / "run", at, signal.SIGTERM)
+    assert load_checkpoint(RunFolder(tmp_path / "run").last)[1]["done"] == at
+    run(recipe, tmp_path / "run", resume=True)
+    assert_same_run(tmp_path / "run", whole)
+
+
+@pytest.mark.parametrize("at", [2, 3, 4, 5, 6, 9, 10, 12, 13, 15])
+def test_stages_refreshes_banks_and_extra_optimisers_survive_a_stop(
+    at: int, unstopped: Callable[[str], tuple[Recipe, Path]], tmp_path: Path
+) -> None:
+    recipe, whole = unstopped("everything")
+    stop(recipe, tmp_path / "run", at)
+    run(recipe, tmp_path / "run", resume=True)
+    assert_same_run(tmp_path / "run", whole)
+
+
+def test_many_stops_change_nothing(unstopped: Callable[[str], tuple[Recipe, Path]], tmp_path: Path) -> None:
+    recipe, whole = unstopped("everything")
+    stop(recipe, tmp_path / "run", 1)
+    for at in (4, 5, 11, 12):
+        stop(recipe, tmp_path / "run", at, resume=True)
+    run(recipe, tmp_path / "run", resume=True)
+    assert_same_run(tmp_path / "run", whole)
+
+
+def test_hooks_are_called_once_each_where_they_belong(unstopped: Callable[[str], tuple[Recipe, Path]]) -> None:
+    _, whole = unstopped("everything")
+    state = weights(whole)
+    begun, refreshed, ended, stepped = state["method/hooks"].tolist()
+    assert (begun, ended, stepped) == (3, 3, STEPS)
+    # Eight steps refreshed at 0, 2.4, 4.8, 7.2, rounded; four steps at 0 and 2.
+    assert refreshed == 4 + 2
+    assert len(state["method/bank"]) == 3 * refreshed
+    visited = (state["method/accumulated"] != 0).any(dim=1).sum()
+    assert 8 < visited <= 8 * 12
+
+
+def test_only_a_mechanism_that_never_acted_is_a_warning(unstopped: Callable[[str], tuple[Recipe, Path]]) -> None:
+    """`kept` and `moved` are logged by hooks alone, `never` at each step but always 0."""
+    _, whole = unstopped("everything")
+    assert [warning.split()[1] for warning in result(whole)["warnings"]] == ["never"]
+
+
+def test_a_signal_during_the_last_step_does_not_keep_the_run_from_ending(
+    unstopped: Callable[[str], tuple[Recipe, Path]], tmp_path: Path
+) -> None:
+    recipe, whole = unstopped("fixmatch")
+    run(recipe, tmp_path / "run", display=Stopper(STEPS, signal.SIGTERM))
+    assert_same_run(tmp_path / "run", whole)
+
+
+@pytest.mark.parametrize("method", ["fixmatch", "everything"])
+@pytest.mark.parametrize("final_model_written", [False, True])
+def test_a_run_that_breaks_off_before_its_result_is_written_is_taken_up(
+    method: str,
+    final_model_written: bool,
+    unstopped: Callable[[str], tuple[Recipe, Path]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recipe, whole = unstopped(method)
+
+    def broken(*arguments: Any) -> None:
+        raise SystemError("the power failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop_module, "CHECKPOINT_SECONDS", -1.0)  # a checkpoint after every step
+        if final_model_written:
+            patch.setattr(RunFolder, "write_result", broken)
+        else:
+            patch.setattr(Loop, "save_model", broken)
+            patch.setattr(Loop, "evaluate", lambda self, step: None)
+        with pytest.raises(SystemError):
+            run(recipe, tmp_path / "run")
+    run(recipe, tmp_path / "run", resume=True)
+    if final_model_written:
+        assert_same_run(tmp_path / "run", whole)
+    else:  # validations were left out above, which only the log shows
+        assert result(tmp_path / "run") == result(whole)
+
+
+def test_a_crash_before_the_first_checkpoint_leaves_no_trace_in_the_log(
+    unstopped: Callable[[str], tuple[Recipe, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, whole = unstopped("fixmatch")
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorder, "step", crash_at(8))
+        with pytest.raises(SystemError):
+            run(recipe, tmp_path / "run", display=Recorder())
+    assert not RunFolder(tmp_path / "run").last.exists()
+    assert RunFolder(tmp_path / "run").read_metrics()
+    run(recipe, tmp_path / "run", resume=True)
+    assert_same_run(tmp_path / "run", whole)
+
+
+def crash_at(step: int) -> Callable[[Recorder, int, str], None]:
+    def crash(display: Recorder, done: int, stage: str) -> None:
+        if done == step:
+            raise SystemError
+
+    return crash
+
+
+KILLED = """
+import sys
+import osp.engine.loop
+from osp import Recipe
+from osp.engine.train import train
+from small_runs import Recorder
+
+class Slow(Recorder):
+    def step(self, done, stage):
+        import time
+        time.sleep(0.05)
+        print(done, flush=True)
+
+osp.engine.loop.CHECKPOINT_SECONDS = 0.2
+train(Recipe.read(sys.argv[1]), sys.argv[2], display=Slow())
+"""
+
+
+def test_a_killed_process_loses_only_what_came_after_its_last_checkpoint(
+    unstopped: Callable[[str], tuple[Recipe, Path]], tmp_path: Path
+) -> None:
+    recipe, whole = unstopped("everything")
+    (tmp_path / "recipe.yaml").write_text(recipe.dump(), encoding="utf-8")
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path / "recipe.yaml"), str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    folder = RunFolder(tmp_path / "run")
+    assert process.stdout is not None
+    while process.stdout.readline().strip() not in (b"11", b""):
+        pass
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    process.stdout.close()
+    done = load_checkpoint(folder.last)[1]["done"]
+    assert 0 < done <= 11
+    run(recipe, tmp_path / "run", resume=True)
+    assert_same_run(tmp_path / "run", whole)
+
+
+def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
+    class Impatient(Recorder):
+        def step(self, done: int, stage: str) -> None:
+            if done == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(1)
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        run(small(), tmp_path / "run", display=Impatient())
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_finished_run_is_returned_as_it_is_and_says_so(
+    unstopped: Callable[[str], tuple[Recipe, Path]],
+) -> None:
+    recipe, whole = unstopped("supervised")
+    before = RunFolder(whole).last.stat().st_mtime_ns
+    display = Recorder()
+    again = run(recipe, whole, resume=True, display=display)
+    assert {key: value for key, value in again.result.items() if key != "seconds"} == result(whole)
+    assert display.said == [f"The run in {whole} is finished."]
+    assert RunFolder(whole).last.stat().st_mtime_ns == before
+
+
+def test_changed_options_are_refused_by_name(tmp_path: Path) -> None:
+    stop(small("fixmatch"), tmp_path / "run", 2)
+    changed = small("fixmatch", seed=3, steps=13, options={"threshold": 0.5})
+    with pytest.raises(UserError) as refused:
+        run(changed, tmp_path / "run", resume=True)
+    message = str(refused.value)
+    assert "steps is 12 there, 13 here" in message
+    assert "seed is 0 there, 3 here" in message
+    assert "threshold" in message
+    assert "network" not in message
+
+
+def test_where_and_how_may_change_on_resume(tmp_path: Path) -> None:
+    stop(small(), tmp_path / "run", 2)
+    finished = run(small(device="cpu", data_dir=str(tmp_path), threads=2), tmp_path / "run", resume=True)
+    assert finished.result["steps"] == 12
+
+
+def test_resuming_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"There is no run in .*nothing to resume"):
+        run(small(), tmp_path / "nothing", resume=True)
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_second_start_in_the_same_folder_is_refused(unstopped: Callable[[str], tuple[Recipe, Path]]) -> None:
+    recipe, whole = unstopped("supervised")
+    with pytest.raises(UserError, match=r"is not empty\. Continue that run with --resume"):
+        run(recipe, whole)
+
+
+def test_two_processes_in_one_run_are_refused(tmp_path: Path) -> None:
+    stop(small(), tmp_path / "run", 2)
+    other = RunFolder(tmp_path / "run")
+    other.lock()
+    try:
+        with pytest.raises(UserError, match="Another process is training"):
+            run(small(), tmp_path / "run", resume=True)
+    finally:
+        other.unlock()
+    assert run(small(), tmp_path / "run", resume=True).result["steps"] == 12
+
+
+def test_a_network_of_ones_own_resumes_too(tmp_path: Path) -> None:
+    """With batch norm, dropout of torch's own and tied weights; the module that was given is left as it was."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.BatchNorm2d(1), TiedNet(), nn.Dropout(0.3))
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    train = partial(run, small(), network=network)
+    train(out=tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        train(out=tmp_path / "run", display=Stopper(5, signal.SIGINT))
+    train(out=tmp_path / "run", resume=True)
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    learned = weights(tmp_path / "run")
+    assert not torch.equal(learned["method/net.encoder.1.first.weight"], before["1.first.weight"])
+    assert torch.equal(learned["method/net.encoder.1.first.weight"], learned["method/net.encoder.1.second.weight"])
+
+
+def test_fresh_weights_of_a_network_of_ones_own_are_the_ones_it_came_with(tmp_path: Path) -> None:
+    """A learning rate too small to see: after the fresh second stage every weight is what the module brought."""
+    torch.manual_seed(0)
+    network = TiedNet()
+    source = """
+import torch
+from osp.methods.supervised import Supervised as Base
+
+class Cycles(Base):
+    def stages(self):
+        return [self.stage(share=1, lr=1.0), self.stage(share=1, lr=1e-30, weight_decay=0.0, fresh=True)]
+"""
+    (tmp_path / "cycles.py").write_text(source, encoding="utf-8")
+    run(small(str(tmp_path / "cycles.py"), steps=4), tmp_path / "run", network=network)
+    learned = weights(tmp_path / "run")
+    assert torch.equal(learned["method/net.encoder.first.weight"], network.first.weight)
