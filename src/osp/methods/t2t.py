@@ -78,7 +78,7 @@ class T2T(Method):
     name = "t2t"
     summary = "matching head and Otsu set OOD images aside; they still serve a rotation task"
     reference = "Huang et al., Trash to Treasure, ICCV 2021"
-    Options = T2TOptions
+    Options: ClassVar[type[Options]] = T2TOptions
     mechanism: ClassVar[tuple[str, ...]] = ("kept_share", "consistency_rate")
     paper = {  # noqa: RUF012
         "pretrain_lr": Published(0.1, RELEASE),
