@@ -115,6 +115,18 @@ def test_a_damaged_entry_is_made_anew(folder: Path, suffix: str, damage: Any) ->
     assert (entry.images == 7).all()
 
 
+def test_parts_of_a_process_that_was_killed_long_ago_are_cleared_away(folder: Path) -> None:
+    _get(_Builder())
+    (entry,) = folder.glob("*.npy")
+    old, new = entry.with_suffix(".1.partial"), entry.with_suffix(".2.partial")
+    old.write_bytes(b"")
+    new.write_bytes(b"")
+    os.utime(old, (0, 0))
+    entry.unlink()
+    _get(_Builder())
+    assert (old.exists(), new.exists()) == (False, True)
+
+
 def test_a_build_that_fails_leaves_no_entry(folder: Path) -> None:
     def build(writer: cache.ArrayWriter) -> dict[str, Any]:
         writer.append(np.zeros((1, *ROW), np.uint8))

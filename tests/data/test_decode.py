@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import io
-import os
 import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from osp.data.decode import MAX_PIXELS, Unreadable, decode, decode_many, resize_batch
-from osp.data.decode_pool import decode_all
+from osp.data.decode import MAX_PIXELS, Unreadable, decode, resize_batch
 
 
 def _photo(side: int = 64) -> Image.Image:
@@ -40,7 +39,7 @@ def _pixels(image: Image.Image) -> np.ndarray:
         ("a.gif", {}, 40),
     ],
 )
-def test_each_format_gives_its_pixels(tmp_path: Path, name: str, options: dict[str, object], tolerance: int) -> None:
+def test_each_format_gives_its_pixels(tmp_path: Path, name: str, options: dict[str, Any], tolerance: int) -> None:
     _photo().save(tmp_path / name, **options)
     assert np.abs(decode(str(tmp_path / name), 64) - _pixels(_photo())).max() <= tolerance
 
@@ -117,7 +116,8 @@ def test_exif_orientation_sets_the_image_upright(tmp_path: Path, orientation: in
     stored = image if orientation == 1 else image.transpose(Image.Transpose(back[orientation]))
     exif = Image.Exif()
     exif[0x0112] = orientation
-    stored.save(tmp_path / f"a{suffix}", exif=exif, **({} if suffix in (".png", ".tif") else {"quality": 95}))
+    options: dict[str, Any] = {} if suffix in (".png", ".tif") else {"quality": 95}
+    stored.save(tmp_path / f"a{suffix}", exif=exif, **options)
     assert np.abs(decode(str(tmp_path / f"a{suffix}"), 48) - _pixels(image.crop((8, 0, 56, 48)))).mean() < 4
 
 
@@ -190,31 +190,3 @@ def test_an_image_just_below_pillows_error_but_above_its_warning_is_silent(tmp_p
 def test_a_missing_file_is_unreadable() -> None:
     with pytest.raises(Unreadable, match="No such file"):
         decode("/nonexistent/a.jpg", 8)
-
-
-def test_worker_processes_give_the_same_as_one_process_in_the_same_order(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    paths = []
-    for index in range(600):
-        path = tmp_path / f"{index}.png"
-        if index % 97 == 5:
-            path.write_bytes(b"no image")
-        else:
-            Image.fromarray(rng.integers(0, 256, (12, 10, 3), dtype=np.uint8)).save(path)
-        paths.append(str(path))
-    expected, missing = decode_many(paths, 8)
-    chunks = list(decode_all(paths, 8, workers=2))
-    np.testing.assert_array_equal(np.concatenate([images for images, _ in chunks]), expected)
-    assert [item for _, skipped in chunks for item in skipped] == missing
-    assert [position for position, _ in missing] == [5, 102, 199, 296, 393, 490, 587]
-
-
-def test_a_file_name_with_odd_bytes_reaches_the_workers(tmp_path: Path) -> None:
-    folder = os.fsencode(tmp_path)
-    paths = []
-    for index in range(220):
-        name = os.fsdecode(folder + b"/\xff\xe4 \n%d.png" % index)
-        Image.new("RGB", (8, 8), (index, 0, 0)).save(name)
-        paths.append(name)
-    images = np.concatenate([images for images, _ in decode_all(paths, 8, workers=2)])
-    assert images[:, 0, 0, 0].tolist() == list(range(220))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from osp.data.unpickle import load_plain
 from osp.errors import UserError
@@ -89,6 +92,17 @@ def test_every_cut_of_a_pickle_is_a_plain_error(tmp_path: Path) -> None:
         path.write_bytes(raw[:length])
         with pytest.raises(UserError, match="batch"):
             load_plain(path)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_damaged_pickles_give_a_value_or_a_plain_error(tmp_path: Path, data: st.DataObject) -> None:
+    raw = bytearray(pickle.dumps({b"data": np.arange(60, dtype=np.uint8).reshape(5, 12), b"labels": [1, 2, 3]}, 2))
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    (tmp_path / "batch").write_bytes(raw)
+    with contextlib.suppress(UserError):
+        load_plain(tmp_path / "batch")
 
 
 def test_a_text_file_and_a_missing_file_are_plain_errors(tmp_path: Path) -> None:

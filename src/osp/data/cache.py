@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import sys
-import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -159,24 +159,25 @@ def _spot_check(path: Path, blocks: int = 128, length: int = 1 << 16) -> int:
 
 
 def _drop_others(folder: Path, stem: str, keep: str) -> None:
+    """Remove entries that are out of date, and parts left by a process that was killed."""
     for old in folder.glob(f"{stem}-*"):
-        if not old.name.startswith(keep):
-            with contextlib.suppress(OSError):  # Windows keeps files that are in use
+        with contextlib.suppress(OSError):  # Windows keeps files that are in use
+            left_over = old.suffix == ".partial" and time.time() - old.stat().st_mtime > 3600
+            if left_over or not old.name.startswith(keep):
                 old.unlink()
 
 
 def write_atomically(path: Path, text: str) -> None:
     """Replace a small file as a whole."""
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with open(partial, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
-    except BaseException:
-        os.unlink(partial)
-        raise
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -95,7 +95,7 @@ class _Pool:
         """A worker died on one of these (a crash in a decoder, or memory): find which, and keep the others."""
         if len(paths) == 1 or self._closing.is_set():
             return np.empty((0, 3, self._size, self._size), np.uint8), [
-                (i, "decoder crashed") for i in range(len(paths))
+                (i, "the decoder crashed on it") for i in range(len(paths))
             ]
         parts = list(_placed((self._decode([path]) for path in paths), range(len(paths))))
         return np.concatenate([images for images, _ in parts]), [item for _, skipped in parts for item in skipped]

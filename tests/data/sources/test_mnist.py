@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import gzip
 import shutil
 import struct
@@ -8,8 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import osp.data
+from osp.data.sources.mnist import read_idx
 from osp.errors import UserError
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -99,6 +103,19 @@ def test_wrong_content_is_a_plain_error(tmp_path: Path, name: str, content: byte
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message):
         osp.data.load("mnist", tmp_path)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), suffix=st.sampled_from(["", ".gz"]))
+def test_a_damaged_idx_file_gives_an_array_or_a_plain_error(tmp_path: Path, data: st.DataObject, suffix: str) -> None:
+    whole = _idx(np.arange(24, dtype=np.uint8).reshape(2, 3, 4))
+    raw = bytearray(gzip.compress(whole) if suffix else whole)
+    for _ in range(data.draw(st.integers(1, 3))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    path = tmp_path / f"images{suffix}"
+    path.write_bytes(raw[: data.draw(st.integers(0, len(raw)))])
+    with contextlib.suppress(UserError):
+        assert read_idx(path, 3)[1].ndim == 3
 
 
 def test_a_stated_variant_is_carried(tmp_path: Path, real_data: Callable[..., Path]) -> None:

@@ -1,0 +1,112 @@
+"""Decoding in worker processes: same result, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from osp.data import decode as decoder
+from osp.data.decode import decode_many
+from osp.data.decode_pool import decode_all
+
+
+def test_worker_processes_give_the_same_as_one_process_in_the_same_order(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    paths = []
+    for index in range(600):
+        path = tmp_path / f"{index}.png"
+        if index % 97 == 5:
+            path.write_bytes(b"no image")
+        else:
+            Image.fromarray(rng.integers(0, 256, (12, 10, 3), dtype=np.uint8)).save(path)
+        paths.append(str(path))
+    expected, missing = decode_many(paths, 8)
+    chunks = list(decode_all(paths, 8, workers=2))
+    np.testing.assert_array_equal(np.concatenate([images for images, _ in chunks]), expected)
+    assert [item for _, skipped in chunks for item in skipped] == missing
+    assert [position for position, _ in missing] == [5, 102, 199, 296, 393, 490, 587]
+
+
+def test_a_file_that_kills_its_worker_is_skipped_and_all_others_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decoders are C code: one that crashes must not take the run with it. The worker here is one that really dies."""
+    program = Path(decoder.__file__).read_text()
+    loop = "    for position, path in enumerate(paths):\n"
+    assert program.count(loop) == 1
+    (tmp_path / "worker.py").write_text(
+        program.replace(loop, loop + "        assert 'crash' not in path or os._exit(9)\n")
+    )
+    monkeypatch.setattr(decoder, "__file__", str(tmp_path / "worker.py"))
+    paths = []
+    for index in range(250):
+        path = tmp_path / (f"{index}crash.png" if index in (3, 200) else f"{index}.png")
+        Image.new("RGB", (8, 8), (index, 0, 0)).save(path)
+        paths.append(str(path))
+    chunks = list(decode_all(paths, 8, workers=2))
+    kept = np.concatenate([images for images, _ in chunks])[:, 0, 0, 0].tolist()
+    assert kept == [index for index in range(250) if index not in (3, 200)]
+    skipped = [item for _, part in chunks for item in part]
+    assert skipped == [(3, "the decoder crashed on it"), (200, "the decoder crashed on it")]
+
+
+def test_a_file_name_with_odd_bytes_reaches_the_workers(tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path)
+    paths = []
+    for index in range(220):
+        name = os.fsdecode(folder + b"/\xff\xe4 \n%d.png" % index)
+        Image.new("RGB", (8, 8), (index, 0, 0)).save(name)
+        paths.append(name)
+    images = np.concatenate([images for images, _ in decode_all(paths, 8, workers=2)])
+    assert images[:, 0, 0, 0].tolist() == list(range(220))
+
+
+def test_an_interrupt_ends_the_workers_and_leaves_no_part_behind(tmp_path: Path) -> None:
+    if not Path("/proc").is_dir():
+        pytest.skip("needs /proc to see the workers")
+    folder = tmp_path / "images" / "class"
+    folder.mkdir(parents=True)
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (600, 600, 3), dtype=np.uint8))
+    image.save(folder / "0.png")
+    for index in range(1, 1500):
+        os.link(folder / "0.png", folder / f"{index}.png")
+    program = "import osp.data, sys; osp.data.load('folder', sys.argv[1], progress=lambda *s: print(s, flush=True))"
+    environment = {**os.environ, "OSP_CACHE": str(tmp_path / "cache")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "images")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline()  # decoding has begun
+    workers = _children(process.pid)
+    assert workers
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode != 0
+    time.sleep(0.1)
+    assert not [worker for worker in workers if Path(f"/proc/{worker}/cmdline").exists()]
+    assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
+
+
+def _children(parent: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+            except OSError:
+                continue
+            if int(fields[1]) == parent:
+                found.append(int(entry.name))
+    return found
