@@ -26,6 +26,9 @@ Chunk = tuple[np.ndarray, list[tuple[int, str]]]
 WORTH_A_PROCESS = 200
 """Fewer files than this are decoded here: two workers take about as long to start."""
 
+CHUNK = 32
+"""Files handed to a worker at once: few, for large photographs take a tenth of a second each and progress must show."""
+
 
 def usable_cores() -> int:
     """Cores this process may run on."""
@@ -34,7 +37,7 @@ def usable_cores() -> int:
 
 def decode_all(paths: Sequence[str], size: int, workers: int | None = None) -> Iterator[Chunk]:
     """Chunks of (images, [(position in paths, reason)]) in the order of `paths`, a few megabytes each."""
-    step = max(1, min(256, (4 << 20) // (3 * size * size)))
+    step = max(1, min(CHUNK, (4 << 20) // (3 * size * size)))
     starts = range(0, len(paths), step)
     workers = min(workers or usable_cores(), 16, len(starts))
     if len(paths) < WORTH_A_PROCESS or workers < 1 or not sys.executable:
@@ -56,19 +59,27 @@ class _Pool:
         self._closing = threading.Event()
         self._threads = ThreadPoolExecutor(workers)
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        self._started: list[_Worker] = []
         for _ in range(workers):
-            self._idle.put(_Worker(size))
+            self._idle.put(self._start())
         self._window = 2 * workers
 
     def __enter__(self) -> _Pool:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Stop the workers first: after an interrupt nobody should wait for images nobody wants."""
         self._closing.set()
+        for worker in list(self._started):
+            worker.stop()
         self._threads.shutdown(wait=True, cancel_futures=True)
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._idle.get_nowait().stop()
+        for worker in self._started:  # one may have been started meanwhile
+            worker.close()
+
+    def _start(self) -> _Worker:
+        worker = _Worker(self._size)
+        self._started.append(worker)
+        return worker
 
     def map(self, chunks: Sequence[Sequence[str]]) -> Iterator[Chunk]:
         """In order, with only a few chunks ahead of the reader, so that memory stays small."""
@@ -85,8 +96,10 @@ class _Pool:
         try:
             return worker.ask(paths)
         except (EOFError, OSError, ValueError):
-            worker.stop()
-            worker = _Worker(self._size)
+            worker.close()
+            self._started.remove(worker)
+            if not self._closing.is_set():
+                worker = self._start()
         finally:
             self._idle.put(worker)
         return self._one_by_one(paths)
@@ -94,9 +107,8 @@ class _Pool:
     def _one_by_one(self, paths: Sequence[str]) -> Chunk:
         """A worker died on one of these (a crash in a decoder, or memory): find which, and keep the others."""
         if len(paths) == 1 or self._closing.is_set():
-            return np.empty((0, 3, self._size, self._size), np.uint8), [
-                (i, "the decoder crashed on it") for i in range(len(paths))
-            ]
+            nothing = np.empty((0, 3, self._size, self._size), np.uint8)
+            return nothing, [(position, "the decoder crashed on it") for position in range(len(paths))]
         parts = list(_placed((self._decode([path]) for path in paths), range(len(paths))))
         return np.concatenate([images for images, _ in parts]), [item for _, skipped in parts for item in skipped]
 
@@ -119,6 +131,9 @@ class _Worker:
         return images, [(int(position), str(reason)) for position, reason in skipped]
 
     def stop(self) -> None:
+        self._process.kill()
+
+    def close(self) -> None:
         self._process.kill()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
