@@ -9,7 +9,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from sklearn.datasets import load_digits, load_sample_images
 from torch import Tensor
 
-from osp.data.augment import OPERATIONS, VIEWS, Augmenter, Plan, rotate4, rotation_labels
+from osp.data.augment import OPERATIONS, VIEWS, Augmenter, Plan
 from osp.randomness import generator
 
 SHAPES = [(3, 32, 32), (1, 28, 28), (1, 8, 8), (3, 40, 24)]
@@ -305,17 +305,6 @@ def test_wrong_use_is_refused_with_the_values() -> None:
         Augmenter((4, 8, 8), [0.5] * 4, [0.5] * 4)
     with pytest.raises(ValueError, match="one value a channel"):
         Augmenter((3, 8, 8), [0.5], [0.5])
-
-
-def test_rotate4_gives_all_images_of_an_angle_together() -> None:
-    images = photographs((3, 32, 32), 5)
-    turned = rotate4(images)
-    assert turned.shape == (20, 3, 32, 32)
-    assert rotation_labels(5).tolist() == [0] * 5 + [1] * 5 + [2] * 5 + [3] * 5
-    for i, turns in enumerate(rotation_labels(5).tolist()):
-        assert np.array_equal(turned[i].numpy(), np.rot90(images[i % 5].numpy(), turns, (1, 2)))
-    with pytest.raises(ValueError, match="24x40"):
-        rotate4(torch.zeros(1, 3, 24, 40))
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -278,28 +278,3 @@ def _positions(op: Tensor, names: Iterable[str]) -> Tensor:
 
 def _to(draws: Tensor, device: torch.device) -> Tensor:
     return draws.to(device, non_blocking=True)
-
-
-def rotate4(images: Tensor) -> Tensor:
-    """Square images turned anticlockwise by 0, 90, 180 and 270 degrees: all of one angle together, 4N images.
-
-    >>> rotate4(torch.tensor([[[[1, 2], [3, 4]]]])).flatten(1)
-    tensor([[1, 2, 3, 4],
-            [2, 4, 1, 3],
-            [4, 3, 2, 1],
-            [3, 1, 4, 2]])
-    """
-    if images.shape[-1] != images.shape[-2]:
-        raise ValueError(
-            f"images are {images.shape[-2]}x{images.shape[-1]}; only square ones can be turned by 90 degrees"
-        )
-    return torch.cat([torch.rot90(images, turns, (2, 3)) for turns in range(4)])
-
-
-def rotation_labels(n: int, device: torch.device | str | None = None) -> Tensor:
-    """The number of quarter turns of each image of `rotate4` of n images.
-
-    >>> rotation_labels(2)
-    tensor([0, 0, 1, 1, 2, 2, 3, 3])
-    """
-    return torch.arange(4, device=device).repeat_interleave(n)
