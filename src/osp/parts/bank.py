@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+UNKNOWN = 2**62
+
 
 class OODBank(nn.Module):
     """Class-wise queues B(c) of OOD features, at most `capacity` a class, the newest kept.
@@ -42,7 +44,7 @@ class OODBank(nn.Module):
         self.register_buffer("slots", torch.zeros(num_classes, 0, dtype=torch.int64))
         self.register_buffer("written", torch.zeros(num_classes, dtype=torch.int64))
         self.register_buffer("size", torch.zeros((), dtype=torch.int64))
-        self._size_bound = self._class_bound = 0  # upper bounds known to the host without asking the device
+        self._size_bound = self._class_bound = UNKNOWN  # upper bounds that the host knows without asking the device
         self.register_state_dict_pre_hook(_compact)  # type: ignore[no-untyped-call]
 
     @property
@@ -116,24 +118,28 @@ class OODBank(nn.Module):
     def _take(self, rows: Tensor, found: Tensor) -> Tensor:
         if len(self.features) == 0:
             return torch.zeros(len(rows), self.feature_dim, device=rows.device)
-        return self.features[rows].float() * found[:, None]
+        return torch.where(found[:, None], self.features[rows].float(), 0.0)
 
     def _reserve(self, n: int) -> None:
         """Room for n more features (and a scrap row and slot), doubling; bounds avoid asking the device each time."""
+        most = self.capacity * self.num_classes
         self._size_bound += n
         self._class_bound += n
-        grows = min(self._class_bound, self.capacity) >= self.slots.shape[1]
-        if self._size_bound >= len(self.features) or grows:
+        if self._short_of_rows(most) or self._short_of_slots():
             self._size_bound = int(self.size) + n
             self._class_bound = int(self.counts.max()) + n
-            most = self.capacity * self.num_classes
+        if self._short_of_rows(most):
             rows = min(max(self._size_bound, 2 * len(self.features)), most) + 1
+            self.features, self.ids = _grown(self.features, rows, 0), _grown(self.ids, rows, 0)
+        if self._short_of_slots():
             wide = min(max(self._class_bound, 2 * self.slots.shape[1]), self.capacity) + 1
-            if min(self._size_bound, most) >= len(self.features):
-                self.features = _grown(self.features, rows, 0)
-                self.ids = _grown(self.ids, rows, 0)
-            if min(self._class_bound, self.capacity) >= self.slots.shape[1]:
-                self.slots = _grown(self.slots, wide, 1)
+            self.slots = _grown(self.slots, wide, 1)
+
+    def _short_of_rows(self, most: int) -> bool:
+        return min(self._size_bound, most) >= len(self.features)
+
+    def _short_of_slots(self) -> bool:
+        return min(self._class_bound, self.capacity) >= self.slots.shape[1]
 
 
 def _grown(table: Tensor, length: int, axis: int) -> Tensor:
@@ -156,4 +162,4 @@ def _compact(bank: nn.Module, prefix: str, keep_vars: bool, *_: Any) -> None:
     bank.features = bank.features[: int(bank.size)].clone()
     bank.ids = bank.ids[: int(bank.size)].clone()
     bank.slots = bank.slots[:, : int(bank.counts.max())].clone()
-    bank._size_bound = bank._class_bound = 0
+    bank._size_bound = bank._class_bound = UNKNOWN  # what is saved is also what is loaded into
