@@ -73,6 +73,8 @@ def test_a_pickle_that_calls_a_command_is_refused_before_it_runs(tmp_path: Path,
         _Attack(np.zeros, (3,)),
         _Attack(bytes, 10**12),
         _Attack(np.dtype, "O"),
+        _Attack(np.dtype, "V8"),
+        _Attack(np.ndarray, (10**6,)),
         np.array([{}], dtype=object),
         {1: _Attack(__import__, "os")},
         Path("x"),
@@ -83,6 +85,18 @@ def test_anything_but_plain_values_and_number_arrays_is_refused(tmp_path: Path, 
     path.write_bytes(pickle.dumps(value, 2))
     with pytest.raises(UserError, match="was refused"):
         load_plain(path)
+
+
+def test_the_state_of_a_dtype_cannot_be_set_from_a_file(tmp_path: Path) -> None:
+    """The last number of its state holds flags; saying that bytes are objects makes numpy follow them as pointers."""
+    raw = pickle.dumps(np.arange(16, dtype=np.uint8), 2)
+    state = b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tq"
+    assert raw.count(state) == 1
+    (tmp_path / "batch").write_bytes(raw.replace(state, state.replace(b"K\x00tq", b"K\x3ftq")))
+    loaded = load_plain(tmp_path / "batch")
+    assert loaded.dtype == np.uint8
+    assert not loaded.dtype.hasobject
+    assert loaded.tolist() == list(range(16))
 
 
 def test_every_cut_of_a_pickle_is_a_plain_error(tmp_path: Path) -> None:

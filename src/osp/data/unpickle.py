@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import pickle
+import re
 from collections import OrderedDict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +14,55 @@ import numpy as np
 from osp.errors import UserError
 
 
-def _reconstruct(subtype: type, shape: tuple[int, ...], _dtype: object) -> np.ndarray:
+class _DType:
+    """Stands in for numpy's dtype, whose state may not come from a file: wrong flags in it break numpy's memory."""
+
+    def __init__(self, kind: Any, *_: object) -> None:
+        name = kind.decode("latin1") if isinstance(kind, bytes) else kind
+        if not isinstance(name, str) or not re.fullmatch(r"[<>|=]?[buif][1248]", name):
+            raise pickle.UnpicklingError(f"an array of type {name!r}")
+        self.real: np.dtype[Any] = np.dtype(name)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        """Of all there is, only the order of bytes counts."""
+        order = state[1].decode("latin1") if isinstance(state[1], bytes) else state[1]
+        if order not in ("<", ">", "|", "="):
+            raise pickle.UnpicklingError(f"the byte order {order!r}")
+        self.real = np.dtype(order + self.real.str[1:])
+
+
+class _Array(np.ndarray[Any, Any]):
+    """An array filled from a file only with as many bytes as its shape and type need."""
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, dtype, fortran, raw = state
+        if not isinstance(dtype, _DType) or not isinstance(raw, bytes):
+            raise pickle.UnpicklingError("an array of something else than numbers")
+        if len(raw) != math.prod(_shape(shape)) * dtype.real.itemsize:
+            raise pickle.UnpicklingError("an array whose bytes do not fit its shape")
+        super().__setstate__((1, shape, dtype.real, bool(fortran), raw))  # type: ignore[arg-type]
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    if not isinstance(shape, tuple) or not all(isinstance(side, int) and side >= 0 for side in shape):
+        raise pickle.UnpicklingError(f"an array of shape {shape!r}")
+    return shape
+
+
+_NDARRAY = object()
+"""Only ever handed to `_reconstruct`: numpy's own class could be called with anything."""
+
+
+def _reconstruct(subtype: object, shape: tuple[int, ...], _kind: object) -> np.ndarray:
     """numpy's own calls this with an empty shape; a large one would only serve to eat memory."""
-    if subtype is not np.ndarray or tuple(shape) != (0,):
+    if subtype is not _NDARRAY or tuple(shape) != (0,):
         raise pickle.UnpicklingError("an array of an unusual kind")
-    return np.ndarray((0,), np.int8)
+    return _Array((0,), np.int8)
 
 
-def _frombuffer(buffer: bytes, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any, *_: object) -> np.ndarray:
-    return np.frombuffer(buffer, dtype=_dtype(dtype)).reshape(shape, order=order)
-
-
-def _dtype(kind: Any, *_: object) -> np.dtype[Any]:
-    dtype: np.dtype[Any] = np.dtype(kind, align=False, copy=True)  # a copy: its state is set next
-    if dtype.kind not in "buif":
-        raise pickle.UnpicklingError(f"an array of type {dtype}")
-    return dtype
+def _frombuffer(buffer: bytes, dtype: _DType, shape: tuple[int, ...], order: str, *_: object) -> np.ndarray:
+    flat = np.frombuffer(buffer, dtype=dtype.real)
+    return flat.reshape(_shape(shape), order="F" if order == "F" else "C")
 
 
 def _encode(text: str, encoding: str = "latin1") -> bytes:
@@ -43,11 +77,11 @@ def _bytes(value: bytes | bytearray = b"") -> bytes:
     return bytes(value)
 
 
-_ADMITTED: dict[tuple[str, str], Callable[..., Any]] = {
+_ADMITTED: dict[tuple[str, str], object] = {
     ("_codecs", "encode"): _encode,
     ("collections", "OrderedDict"): OrderedDict,
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): _dtype,
+    ("numpy", "ndarray"): _NDARRAY,
+    ("numpy", "dtype"): _DType,
 }
 for _core in ("numpy.core", "numpy._core"):  # before and after numpy 2
     _ADMITTED[_core + ".multiarray", "_reconstruct"] = _reconstruct

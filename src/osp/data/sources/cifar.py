@@ -180,7 +180,7 @@ def _read_pickle(path: Path, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
         raise UserError(f"{path} holds no list of labels under {layout.label!r}. Fetch {layout.archive} again.")
     if len(labels) != len(data):
         raise UserError(f"{path} holds {len(data):,} images but {len(labels):,} labels. Fetch {layout.archive} again.")
-    return data, np.asarray([int(label) for label in labels], np.int64)
+    return np.asarray(data), np.asarray([int(label) for label in labels], np.int64)
 
 
 def _by_name(batch: Any, path: Path) -> dict[str, Any]:
