@@ -40,6 +40,8 @@ def otsu_threshold(scores: Tensor) -> float:
     """
     if scores.numel() == 0:
         raise ValueError("no scores to find a threshold for")
+    if not scores.isfinite().all():
+        raise ValueError("a score is not a number")
     low, high = float(scores.min()), float(scores.max())
     if low == high:
         return low

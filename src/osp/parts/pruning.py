@@ -15,7 +15,8 @@ def prune(features: Tensor, ood_features: Tensor, alpha: float = 0.8) -> Tensor:
     >>> prune(torch.tensor([[3.0, 4.0]]), torch.tensor([[2.0, 0.0]]), alpha=1.0).tolist()
     [[0.0, 4.0]]
     """
-    ood = ood_features.detach()
-    along = (features * ood).sum(dim=-1, keepdim=True)
-    squared_norm = (ood * ood).sum(dim=-1, keepdim=True).clamp(min=torch.finfo(ood.dtype).tiny)
-    return features - alpha * (along / squared_norm) * ood
+    wide = torch.promote_types(features.dtype, torch.float32)  # squares overflow half precision
+    z, ood = features.to(wide), ood_features.detach().to(wide)
+    along = (z * ood).sum(dim=-1, keepdim=True)
+    squared_norm = (ood * ood).sum(dim=-1, keepdim=True).clamp(min=torch.finfo(wide).tiny)
+    return (z - alpha * (along / squared_norm) * ood).to(features.dtype)

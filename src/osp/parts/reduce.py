@@ -15,9 +15,9 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     >>> masked_mean(torch.tensor([1.0, 5.0, 9.0]), torch.tensor([True, False, True])).item()
     5.0
     """
-    mask = mask.to(values.dtype)
-    count = mask.sum()
+    values = values.to(torch.promote_types(values.dtype, torch.float32))  # half precision cannot count far
+    count = mask.sum(dtype=values.dtype)
     if dist.is_available() and dist.is_initialized():
         dist.all_reduce(count)
         count = count / dist.get_world_size()
-    return (values * mask).sum() / count.clamp(min=torch.finfo(values.dtype).tiny) if values.numel() else values.sum()
+    return torch.where(mask, values, 0.0).sum() / count.clamp(min=torch.finfo(values.dtype).tiny)

@@ -1,0 +1,92 @@
+"""Otsu's threshold against scikit-image, and the pools in which there is nothing to cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from skimage.filters import threshold_otsu
+from torch import Tensor
+
+from osp.parts import otsu_threshold
+from osp.parts.partition import BINS, histogram, otsu_from_histogram
+
+
+def two_bumps(seed: int) -> Tensor:
+    """Bumps of any size, place and width, squeezed into 0..1 as scores are."""
+    draws = np.random.default_rng(seed)
+    sizes = draws.integers(20, 2000, 2)
+    parts = [draws.normal(draws.uniform(-4, 4), draws.uniform(0.1, 2), size) for size in sizes]
+    return torch.from_numpy(np.concatenate(parts)).sigmoid().float()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_threshold_is_that_of_scikit_image(seed: int) -> None:
+    scores = two_bumps(seed)
+    width = float(scores.max() - scores.min()) / BINS
+    assert otsu_threshold(scores) == pytest.approx(threshold_otsu(scores.numpy()), abs=1.01 * width)  # type: ignore[no-untyped-call]
+
+
+def separation(scores: Tensor) -> float:
+    low, high = float(scores.min()), float(scores.max())
+    return otsu_from_histogram(histogram(scores, low, high), low, high)[1]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_threshold_and_separation_equal_a_search_over_all_cuts(seed: int) -> None:
+    scores = two_bumps(seed).double().numpy()
+    ordered = np.sort(scores)
+    best = 0.0
+    for i in range(1, len(ordered)):
+        share = i / len(ordered)
+        best = max(best, share * (1 - share) * (ordered[:i].mean() - ordered[i:].mean()) ** 2)
+    assert separation(torch.from_numpy(scores)) == pytest.approx(best / scores.var(), abs=0.02)
+
+
+def test_histograms_of_chunks_sum_to_that_of_the_whole() -> None:
+    scores = two_bumps(0)
+    low, high = float(scores.min()), float(scores.max())
+    whole = histogram(scores, low, high)
+    assert whole.sum() == len(scores)
+    parts = torch.stack([histogram(chunk, low, high) for chunk in scores.split(37)]).sum(0)  # type: ignore[no-untyped-call]
+    assert torch.equal(parts, whole)
+    assert otsu_from_histogram(parts, low, high) == otsu_from_histogram(whole, low, high)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("count", [1, 2, 500])
+def test_nothing_lies_above_the_threshold_of_equal_scores(value: float, count: int) -> None:
+    scores = torch.full((count,), value)
+    assert not (scores > otsu_threshold(scores)).any()
+
+
+@pytest.mark.parametrize("many", [1, 10, 1000])
+@pytest.mark.parametrize("gap", [1.0, 1e-3, 1e-6, 6e-8])
+def test_two_values_are_told_apart_however_near_and_rare(many: int, gap: float) -> None:
+    for scores in (torch.tensor([0.5] * many + [0.5 + gap]), torch.tensor([0.5] + [0.5 + gap] * many)):
+        above = scores > otsu_threshold(scores)
+        assert torch.equal(above, scores > 0.5)
+
+
+def test_no_scores_have_no_threshold() -> None:
+    with pytest.raises(ValueError, match="no scores"):
+        otsu_threshold(torch.empty(0))
+
+
+def test_scores_that_are_not_numbers_are_refused() -> None:
+    for bad in (torch.nan, torch.inf):
+        with pytest.raises(ValueError, match="not a number"):
+            otsu_threshold(torch.tensor([0.1, bad, 0.9]))
+
+
+def test_half_precision_scores_do() -> None:
+    scores = two_bumps(1)
+    assert otsu_threshold(scores.half()) == pytest.approx(otsu_threshold(scores), abs=0.02)
+
+
+def test_separation_tells_one_bump_from_two() -> None:
+    draws = torch.Generator().manual_seed(0)
+    assert separation(torch.randn(100_000, generator=draws)) == pytest.approx(2 / np.pi, abs=0.01)
+    assert separation(torch.rand(100_000, generator=draws)) == pytest.approx(0.75, abs=0.01)
+    bumps = 0.02 * torch.randn(1000, generator=draws) + (torch.arange(1000) % 2)
+    assert separation(bumps) > 0.99

@@ -1,0 +1,87 @@
+"""Masked means, on one process and over two."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from osp.parts.reduce import masked_mean
+
+
+def test_only_selected_values_count() -> None:
+    values = torch.tensor([1.0, 5.0, 9.0, 100.0])
+    assert masked_mean(values, torch.tensor([True, True, True, False])).item() == 5.0
+
+
+def test_an_empty_mask_gives_zero_with_a_gradient_of_zero() -> None:
+    values = torch.tensor([1.0, 1e30], requires_grad=True)
+    mean = masked_mean(values, torch.tensor([False, False]))
+    mean.backward()  # type: ignore[no-untyped-call]
+    assert mean.item() == 0.0
+    assert values.grad is not None
+    assert values.grad.tolist() == [0.0, 0.0]
+
+
+def test_no_values_at_all_give_zero_with_a_gradient() -> None:
+    values = torch.empty(0, requires_grad=True)
+    mean = masked_mean(values, torch.empty(0, dtype=torch.bool))
+    mean.backward()  # type: ignore[no-untyped-call]
+    assert mean.item() == 0.0
+
+
+def test_values_left_out_may_be_anything() -> None:
+    values = torch.tensor([2.0, torch.inf, torch.nan], requires_grad=True)
+    mean = masked_mean(values, torch.tensor([True, False, False]))
+    mean.backward()  # type: ignore[no-untyped-call]
+    assert mean.item() == 2.0
+    assert values.grad is not None
+    assert values.grad.tolist() == [1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_counts_many_values(dtype: torch.dtype) -> None:
+    values = torch.full((100_001,), 0.5, dtype=dtype)
+    assert masked_mean(values, torch.ones(100_001, dtype=torch.bool)).item() == pytest.approx(0.5, rel=1e-2)
+
+
+def problem() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Inputs and masks; the even rows (rank 0) hold five selected samples, the odd ones (rank 1) only one."""
+    inputs = torch.randn(12, 3, generator=torch.Generator().manual_seed(0))
+    mask = torch.tensor([1, 0, 1, 0, 1, 1, 1, 0, 1, 0, 0, 0]).bool()
+    return inputs, mask, torch.ones(3)
+
+
+def gradient(inputs: torch.Tensor, mask: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    weights = weights.clone().requires_grad_()
+    masked_mean((inputs @ weights).square(), mask).backward()  # type: ignore[no-untyped-call]
+    assert weights.grad is not None
+    return weights.grad
+
+
+def process(rank: int, port: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    inputs, mask, weights = problem()
+    own = gradient(inputs[rank::2], mask[rank::2], weights)
+    one_sided = gradient(inputs[rank::2], mask[rank::2] & (rank == 0), weights)
+    nobody = gradient(inputs[rank::2], mask[rank::2] & False, weights)
+    torch.save([own, one_sided, nobody], Path(folder) / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_averaged_gradients_of_two_processes_are_those_of_one(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mp.spawn(process, (port, str(tmp_path)), nprocs=2)  # type: ignore[no-untyped-call]
+    found = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    average = [(left + right) / 2 for left, right in zip(*found, strict=True)]
+    inputs, mask, weights = problem()
+    torch.testing.assert_close(average[0], gradient(inputs, mask, weights))
+    torch.testing.assert_close(average[1], gradient(inputs, mask & (torch.arange(12) % 2 == 0), weights))
+    assert average[2].tolist() == [0.0, 0.0, 0.0]
