@@ -32,6 +32,7 @@ from osp import Recipe, UserError
 from osp.engine.checkpoint import load_checkpoint
 from osp.engine.folder import RunFolder
 from osp.engine.loop import Interrupted, Loop
+from osp.methods import available
 
 STEPS = 16
 """Of the method that uses everything: stages of 4, 8 and 4 steps, refreshed at 4, 6, 9, 11, 12 and 14."""
@@ -59,7 +60,7 @@ def stop(recipe: Recipe, out: Path, at: int, signal_number: int = signal.SIGINT,
 
 
 @pytest.mark.parametrize("at", [1, 4, 7])
-@pytest.mark.parametrize("method", ["supervised", "fixmatch"])
+@pytest.mark.parametrize("method", available())
 def test_a_resumed_run_equals_one_never_stopped(
     method: str, at: int, unstopped: Callable[[str], tuple[Recipe, Path]], tmp_path: Path
 ) -> None:

@@ -149,7 +149,8 @@ def map_images(
     collected: list[tuple[Tensor, ...]] = []
     try:
         with torch.no_grad(), autocast():
-            for images in feed.images.chunks(index, POOL_BATCH):
+            # No images at all go through the function too: it alone knows the shapes of what it gives.
+            for images in feed.images.chunks(index, POOL_BATCH) if len(index) else [feed.images.take(index)]:
                 result = function(feed.plain(images))
                 results = result if isinstance(result, tuple) else (result,)
                 collected.append(tuple(value.cpu() for value in results))

@@ -379,9 +379,6 @@ def method_outputs(method: Method, feed: Feed, index: np.ndarray, autocast: Call
         logits = method.net.classify(features)
         return features.float(), logits.float(), method.ood_score(features, logits).float()
 
-    if not len(index):
-        empty = np.zeros((0, method.task.num_classes), np.float32)
-        return Outputs(np.zeros((0, method.net.feature_dim), np.float32), empty, empty[:, 0])
     return Outputs(*(tensor.numpy() for tensor in map_images(forward, method, feed, index, autocast)))
 
 
