@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,6 +29,7 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 def main() -> None:
     """Run the command; a user's mistake is one message and exit code 2, never a traceback."""
+    warnings.showwarning = _show_warning
     try:
         sys.exit(app(standalone_mode=False))
     except UserError as error:
@@ -49,9 +51,16 @@ def _explain(error: Any) -> str:
     command = error.ctx.command_path if error.ctx is not None else "osp"
     misspelt = getattr(error, "option_name", None)
     if misspelt is None or error.ctx is None:
-        return f"{error.format_message().rstrip('.')}. `{command} --help` shows what there is."
+        message = error.format_message().strip()
+        return f"{message}{'' if message.endswith(('.', '?')) else '.'} `{command} --help` shows what there is."
     options = [name for parameter in error.ctx.command.params for name in parameter.opts if name.startswith("--")]
     return f"No such option: {misspelt}.{suggest(misspelt, options)} `{command} --help` shows them."
+
+
+def _show_warning(message: Warning | str, category: type[Warning], filename: str, *_: Any, **__: Any) -> None:
+    """Our own warnings as plain sentences; those of other packages are for programmers and stay quiet."""
+    if Path(filename).is_relative_to(Path(__file__).parent):
+        print(f"osp: warning: {message}", file=sys.stderr)
 
 
 def _version(value: bool) -> None:
