@@ -31,6 +31,7 @@ from osp.methods.base import Batch, Method, Options, Pool, Published, Stage, Ste
 from osp.nets import Network
 from osp.parts.consistency import noise_consistency, noisy, sharpened_consistency
 from osp.parts.matching import MatchingHead, labeled_matching_loss, unlabeled_matching_entropy
+from osp.parts.neighbors import NeighborScore
 from osp.parts.partition import otsu_threshold
 from osp.parts.reduce import masked_mean
 from osp.parts.rotation import rotate4, rotation_loss
@@ -52,6 +53,10 @@ class T2TOptions(Options):
     ramp: float = Field(0.2, ge=0, le=1, description="share of fine-tuning over which the unlabelled terms rise")
     refresh: float = Field(0.1, gt=0, le=1, description="share of fine-tuning between two partitions of the pool")
     consistency_from: Literal["kept", "all"] = Field("kept", description="unlabelled images that enter L_u")
+    partition_by: Literal["neighbors", "matching"] = Field(
+        "neighbors", description="score that cuts the pool: by labelled neighbours, or 1 - S as in T2T and OSP"
+    )
+    references: int = Field(4000, ge=10, description="pool images among which neighbours are looked for")
     unlabeled_matching: Literal["partition", "entropy", "off"] = Field(
         "partition", description="L_ood^u: the partition as target, or the entropy of T2T"
     )
@@ -92,6 +97,7 @@ class T2T(Method):
         "threshold": Published(0.8, RELEASE),
         "ramp": Published(0.2, RELEASE),
         "refresh": Published(0.1, RELEASE),
+        "partition_by": Published("matching", RELEASE),
         "unlabeled_matching": Published("entropy", RELEASE),
         "score_memory": Published(0.0, RELEASE),
     }
@@ -202,7 +208,16 @@ class T2T(Method):
 
     def refresh(self, step: Step, pool: Pool) -> None:
         """Score the pool and cut it: S(x) >= Otsu's threshold is kept (Eq. 1)."""
-        scores, confidence, predicted = pool.map(self.look)
+        by_neighbors = self.neighbor_score(step, pool) if self.options.partition_by == "neighbors" else None
+
+        def look(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            features = self.net.encode(images)
+            logits = self.net.classify(features)
+            scores = self.ood_score(features, logits) if by_neighbors is None else by_neighbors(features)
+            confidence, predicted = logits.softmax(dim=1).max(dim=1)
+            return scores, confidence, predicted
+
+        scores, confidence, predicted = pool.map(look)
         self.partition(scores.to(self.cut.device))
         if self.options.consistency_from == "kept":
             pool.restrict("unlabeled", self.kept_rows.nonzero().squeeze(1))
@@ -211,12 +226,13 @@ class T2T(Method):
     def after_partition(self, pool: Pool, confidence: Tensor, predicted: Tensor) -> None:
         """For methods built on this one, which use the images set aside."""
 
-    def look(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """OOD score, confidence and predicted class of images."""
-        features = self.net.encode(images)
-        logits = self.net.classify(features)
-        confidence, predicted = logits.softmax(dim=1).max(dim=1)
-        return self.ood_score(features, logits), confidence, predicted
+    def neighbor_score(self, step: Step, pool: Pool) -> NeighborScore:
+        """The score by labelled neighbours, from a random sample of the pool."""
+        sample = torch.randperm(self.task.num_unlabeled, generator=step.generator("references"))
+        (labeled,) = pool.map(self.net.encode, part="labeled")
+        (references,) = pool.map(self.net.encode, rows=sample[: self.options.references].sort().values)
+        device = self.cut.device
+        return NeighborScore(labeled.to(device), references.to(device))
 
     def partition(self, scores: Tensor) -> None:
         """Cut the pool by Otsu's threshold of its scores, averaged with those of earlier refreshes."""
