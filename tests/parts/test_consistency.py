@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from scipy.stats import entropy
+from scipy.stats import entropy  # type: ignore[import-untyped]
 from torch import Tensor
 
 from osp.parts.consistency import kl_divergence, noise_consistency, noisy, sharpened_consistency

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from torch.multiprocessing.spawn import spawn
 
 from osp.parts.reduce import masked_mean
 
@@ -78,7 +78,7 @@ def test_averaged_gradients_of_two_processes_are_those_of_one(tmp_path: Path) ->
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(process, (port, str(tmp_path)), nprocs=2)  # type: ignore[no-untyped-call]
+    spawn(process, (port, str(tmp_path)), nprocs=2)  # type: ignore[no-untyped-call]
     found = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
     average = [(left + right) / 2 for left, right in zip(*found, strict=True)]
     inputs, mask, weights = problem()

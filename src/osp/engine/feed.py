@@ -124,7 +124,12 @@ class FeedPool:
         if rows is not None:
             index = index[rows.cpu().numpy()]
         with self._averaged() if ema else nullcontext():
-            return map_images(function, self._method, self._feed, index, self._autocast)
+            results = map_images(function, self._method, self._feed, index, self._autocast)
+        if not all(value.isfinite().all() for value in results):
+            raise UserError(
+                f"The network's outputs are no longer numbers at step {self._next_step}. Try a smaller learning rate."
+            )
+        return results
 
     def labels(self, part: Literal["labeled", "val"]) -> Tensor:
         return self._feed.targets[part]

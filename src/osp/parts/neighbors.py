@@ -44,7 +44,7 @@ class NeighborScore:
 
 
 def unit_rows(features: Tensor) -> Tensor:
-    return features / features.norm(dim=1, keepdim=True).clamp(min=1e-12)
+    return torch.nn.functional.normalize(features, dim=1)
 
 
 def principal_directions(features: Tensor, dim: int) -> Tensor:
@@ -53,4 +53,5 @@ def principal_directions(features: Tensor, dim: int) -> Tensor:
     if size <= dim:
         return torch.eye(size, device=features.device)
     moments = (features.T @ features).double()
-    return torch.linalg.eigh(moments).eigenvectors[:, -dim:].to(features.dtype)
+    leading: Tensor = torch.linalg.eigh(moments).eigenvectors[:, -dim:]
+    return leading.to(features.dtype)

@@ -1,0 +1,74 @@
+"""The score by labelled neighbours against loops, and on clusters where the answer is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from osp.parts.neighbors import NeighborScore, principal_directions
+
+
+def cluster(centre: int, n: int, seed: int, dim: int = 12, width: float = 0.1) -> Tensor:
+    noise = torch.randn(n, dim, generator=torch.Generator().manual_seed(seed))
+    return torch.eye(dim)[centre] + width * noise
+
+
+def nearest(point: np.ndarray, nodes: np.ndarray, k: int) -> list[int]:
+    cosines = [float(point @ node / np.linalg.norm(point) / np.linalg.norm(node)) for node in nodes]
+    return sorted(range(len(nodes)), key=lambda i: -cosines[i])[:k]
+
+
+def test_the_score_equals_a_loop_over_images_and_neighbours() -> None:
+    draws = torch.Generator().manual_seed(0)
+    labeled, references, asked = (torch.randn(n, 6, generator=draws) for n in (5, 30, 9))
+    score = NeighborScore(labeled, references, k=4, rounds=3)
+    nodes = torch.cat([labeled, references]).double().numpy()
+    unit = nodes / np.linalg.norm(nodes, axis=1, keepdims=True)
+    values = [0.0 if i < 5 else 1 - max(float(unit[i] @ unit[j]) for j in range(5)) for i in range(35)]
+    for _ in range(3):
+        values = [float(np.mean([values[j] for j in nearest(nodes[i], nodes, 4)])) for i in range(35)]
+        values = [0.0 if i < 5 else values[i] for i in range(35)]
+    expected = [float(np.mean([values[j] for j in nearest(point, nodes, 4)])) for point in asked.double().numpy()]
+    assert score(asked).tolist() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("dim", [4, 64])
+def test_a_cluster_without_labelled_members_is_foreign(dim: int) -> None:
+    references = torch.cat([cluster(0, 60, 1), cluster(1, 60, 2), cluster(2, 60, 3)])
+    score = NeighborScore(torch.cat([cluster(0, 5, 4), cluster(1, 5, 5)]), references, dim=dim)
+    known = score(torch.cat([cluster(0, 20, 6), cluster(1, 20, 7)]))
+    foreign = score(cluster(2, 20, 8))
+    assert known.max() < 0.5 * foreign.min()
+
+
+def test_a_chain_of_neighbours_carries_the_label_along() -> None:
+    """Points on an arc, labelled at one end only: its far end is nearer than a lone cluster as far off."""
+    angles = torch.linspace(0, torch.pi / 2, 60)
+    arc = torch.stack([angles.cos(), angles.sin(), torch.zeros(60)], dim=1)
+    apart = torch.tensor([[0.0, 0.0, 1.0]]) + 0.02 * torch.randn(30, 3, generator=torch.Generator().manual_seed(0))
+    score = NeighborScore(arc[:3], torch.cat([arc[3:], apart]), rounds=200)
+    assert score(arc[-3:]).max() < 0.8 * score(apart).min()
+
+
+def test_the_length_of_features_does_not_matter() -> None:
+    labeled, references = cluster(0, 5, 1), torch.cat([cluster(0, 30, 2), cluster(2, 30, 3)])
+    score = NeighborScore(labeled, references)
+    scaled = NeighborScore(100 * labeled, 0.01 * references)
+    torch.testing.assert_close(score(references), scaled(7 * references), rtol=1e-3, atol=1e-4)
+
+
+def test_fewer_images_than_neighbours_and_vanishing_features_give_numbers() -> None:
+    score = NeighborScore(torch.zeros(1, 4), torch.zeros(2, 4), k=10)
+    assert score(torch.zeros(3, 4)).isfinite().all()
+    assert score(torch.empty(0, 4)).shape == (0,)
+
+
+def test_directions_span_what_the_singular_vectors_span() -> None:
+    features = torch.randn(200, 20, generator=torch.Generator().manual_seed(0)) * torch.logspace(0, -2, 20)
+    found = principal_directions(features, 5)
+    assert found.shape == (20, 5)
+    vectors = np.linalg.svd(features.numpy(), full_matrices=False)[2][:5]
+    np.testing.assert_allclose((found @ found.T).numpy(), vectors.T @ vectors, atol=1e-4)
+    assert torch.equal(principal_directions(features, 20), torch.eye(20))
