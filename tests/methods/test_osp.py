@@ -62,8 +62,12 @@ def test_the_bank_is_in_use_in_every_variant(options: dict[str, Any], tmp_path: 
         assert max(line["bank_fill"] for line in lines) <= 5
 
 
-@pytest.mark.parametrize("fields", [{"id_classes": [0, 1]}, {"ood_ratio": 0.0}, {"ood_ratio": 0.9}], ids=str)
-def test_two_classes_and_extreme_ratios_train(fields: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "fields",
+    [{"id_classes": [0, 1]}, {"ood_ratio": 0.0}, {"ood_ratio": 0.9}, {"ood_ratio": 1.0}, {"precision": "bf16-mixed"}],
+    ids=str,
+)
+def test_two_classes_extreme_ratios_and_mixed_precision_train(fields: dict[str, Any], tmp_path: Path) -> None:
     lines = assert_trains(short("osp", options=EASY, **fields), tmp_path / "run")
     assert lines[-1]["bank_fill"] > 0
 

@@ -72,3 +72,12 @@ def test_directions_span_what_the_singular_vectors_span() -> None:
     vectors = np.linalg.svd(features.numpy(), full_matrices=False)[2][:5]
     np.testing.assert_allclose((found @ found.T).numpy(), vectors.T @ vectors, atol=1e-4)
     assert torch.equal(principal_directions(features, 20), torch.eye(20))
+
+
+def test_neighbours_are_looked_for_in_single_precision_also_under_autocast() -> None:
+    draws = torch.Generator().manual_seed(0)
+    labeled, references = torch.randn(5, 30, generator=draws), torch.randn(200, 30, generator=draws)
+    score = NeighborScore(labeled, references)
+    expected = score(references)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(score(references), expected)

@@ -19,7 +19,7 @@ class NeighborScore:
         repeat `rounds` times:  s_i <- mean of s over the k nearest nodes of i;  s = 0 again for labelled nodes
 
     and the score of any image is the mean of s over its k nearest nodes: near 0 if a chain of neighbours leads to a
-    labelled image, larger the more foreign. Cost: one matrix product with the references, nothing quadratic in the pool.
+    labelled image, larger the more foreign. Cost: one matrix product with the references, never quadratic in the pool.
     """
 
     def __init__(self, labeled: Tensor, references: Tensor, k: int = 10, rounds: int = 10, dim: int = 64) -> None:
@@ -39,7 +39,8 @@ class NeighborScore:
 
     def __call__(self, features: Tensor) -> Tensor:
         """Scores of features; larger = more OOD."""
-        neighbors = (self.embed(features) @ self.nodes.T).topk(self.k, dim=1).indices
+        with torch.autocast(features.device.type, enabled=False):  # half precision blurs who is nearest
+            neighbors = (self.embed(features) @ self.nodes.T).topk(self.k, dim=1).indices
         return self.values[neighbors].mean(dim=1)
 
 
