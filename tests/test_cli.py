@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
+import re
 import subprocess
 import sys
 import time
@@ -21,20 +21,7 @@ RESULT_FIELDS = {
     *("purity", "recall", "angle", "interclass_variance", "warnings"),
 }
 
-METHOD_FILE = """
-import torch.nn.functional as F
-from osp.methods import Method, StreamSpec
-
-class Mine(Method):
-    summary = "labelled images alone, strongly augmented"
-
-    def streams(self, stage):
-        return {"labeled": StreamSpec("labeled", self.options.batch, ("strong",))}
-
-    def losses(self, batch, step):
-        labeled = batch["labeled"]
-        return {"ce": F.cross_entropy(self.net(labeled["strong"]), labeled.targets)}
-"""
+README = Path(__file__).parents[1] / "README.md"
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -150,13 +137,15 @@ def test_the_recipe_of_a_run_starts_the_same_run_again(tmp_path: Path) -> None:
     assert third["seed"] == 1
 
 
-def test_a_method_in_a_file_outside_the_package_runs_and_is_asked_for_again_on_resume(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(METHOD_FILE, "utf-8")
-    run(tmp_path, "train", "--method", "./mine.py", "--steps", "4", "--out", "run")
-    assert result_of(tmp_path / "run")["method"] == "mine"
-    refused = run(tmp_path, "train", "--resume", "--out", "run", code=2)
-    assert "--method ./mine.py" in refused.stderr
-    assert "finished" in run(tmp_path, "train", "--resume", "--out", "run", "--method", "./mine.py").stderr
+def test_the_method_in_the_readme_runs_as_the_readme_says(tmp_path: Path) -> None:
+    text = README.read_text("utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "mine.py").write_text(code, "utf-8")
+    (command,) = re.findall(r"^    osp (train --method \./mine\.py .*)$", text, re.MULTILINE)
+    run(tmp_path, *command.split(), "--steps", "20", "--out", "run")
+    result = result_of(tmp_path / "run")
+    assert result["method"] == "mine"
+    assert result["warnings"] == []  # its mechanism was active
 
 
 def test_resume_of_a_finished_run_says_so_and_changed_options_are_named(tmp_path: Path) -> None:
@@ -166,25 +155,6 @@ def test_resume_of_a_finished_run_says_so_and_changed_options_are_named(tmp_path
     refused = run(tmp_path, "train", "--resume", "--out", "run", "--seed", "5", code=2)
     assert "seed is 0 there, 5 here" in refused.stderr
     assert (tmp_path / "run" / "result.json").read_bytes() == before
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_says_how_to_continue_and_does(tmp_path: Path, number: signal.Signals) -> None:
-    command = [sys.executable, "-m", "osp", "train", "--method", "supervised", "--steps", "3000", "--out", "run"]
-    process = subprocess.Popen(command, cwd=tmp_path, env=environment(tmp_path), stderr=subprocess.PIPE, text=True)
-    metrics = tmp_path / "run" / "metrics.jsonl"
-    deadline = time.monotonic() + 120
-    while not metrics.exists() and time.monotonic() < deadline and process.poll() is None:
-        time.sleep(0.05)
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 130, errors
-    assert "osp train --out run --resume" in errors
-    assert "Traceback" not in errors
-    assert not (tmp_path / "run" / "result.json").exists()
-    done = run(tmp_path, "train", "--out", "run", "--resume")
-    assert "Going on at step" in done.stderr
-    assert result_of(tmp_path / "run")["steps"] == 3000
 
 
 def test_the_demo_trains_two_methods_and_leaves_earlier_runs_alone(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def main() -> None:
     """Run the command; a user's mistake is one message and exit code 2, never a traceback."""
     warnings.showwarning = _show_warning
     try:
-        sys.exit(app(standalone_mode=False))
+        sys.exit(app(prog_name="osp", standalone_mode=False))
     except UserError as error:
         print(f"osp: {error}", file=sys.stderr)
         sys.exit(2)
