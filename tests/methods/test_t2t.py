@@ -86,7 +86,7 @@ def test_a_run_that_diverges_says_so_when_the_pool_is_cut(partition_by: str, tmp
 
 
 def test_the_pool_is_cut_at_otsus_threshold_and_the_stream_restricted_to_what_is_kept() -> None:
-    method, pool = by_hand(T2T, partition_by="matching"), FakePool()
+    method, pool = by_hand(T2T, partition_by="matching", doubtful=0.0), FakePool()
     assert method.kept() is None
     method.refresh(step_at(0.0), pool)
     features = method.net.encode(pool.images)
@@ -102,7 +102,7 @@ def test_the_pool_is_cut_at_otsus_threshold_and_the_stream_restricted_to_what_is
 
 
 def test_the_pool_can_be_cut_by_its_labelled_neighbours() -> None:
-    method, pool = by_hand(T2T, partition_by="neighbors"), FakePool()
+    method, pool = by_hand(T2T, partition_by="neighbors", doubtful=0.0), FakePool()
     method.refresh(step_at(0.0), pool)
     score = NeighborScore(method.net.encode(pool.labeled).detach(), method.net.encode(pool.images).detach())
     torch.testing.assert_close(method.scores, score(method.net.encode(pool.images)).detach())
@@ -140,23 +140,24 @@ def test_a_pool_of_equal_scores_is_kept_whole() -> None:
 
 
 def test_unlabelled_pairs_are_matched_as_the_partition_says() -> None:
-    method, pool = by_hand(T2T), FakePool()
+    method, pool = by_hand(T2T, doubtful=0.3), FakePool()
     method.matching.eval()
-    method.scores = torch.linspace(0, 1, POOL)
-    method.cut = torch.tensor([0.3, 0.7])
-    rows = torch.tensor([0, 5, 14, 20, 35, 39, 39])
+    method.partition(torch.linspace(0, 1, POOL))
+    kept, aside = method.cut.tolist()
+    assert kept < 0.4 < 0.6 < aside
+    rows = torch.tensor([0, 5, 13, 18, 20, 35, 39, 39])
     features = method.net.encode(pool.images[rows])
     found = method.unlabeled_matching(features, rows, step_at())
     total, count = 0.0, 0
     for row, feature in zip(rows.tolist(), features, strict=True):
         score = method.scores[row].item()
-        if 0.3 < score < 0.7:
+        if kept < score < aside:
             continue
         predicted = method.net.classifier(feature[None]).argmax(dim=1)
         s = method.matching(feature[None], predicted).sigmoid().item()
-        total -= math.log(s if score <= 0.3 else 1 - s)
+        total -= math.log(s if score <= kept else 1 - s)
         count += 1
-    assert count == 5
+    assert count == 6
     assert found.item() == pytest.approx(total / count, rel=1e-5)
 
 
