@@ -77,6 +77,8 @@ def load(path: str | Path, *, network: nn.Module | None = None, method: str | No
     tensors, meta = load_checkpoint(file)
     if "threshold" not in meta:
         raise UserError(f"The run of {file} is not finished; continue it with --resume.")
+    if missing := [key for key in ("recipe", "task", "class_names", "mean", "std") if key not in meta]:
+        raise UserError(f"{file} lacks {missing[0]!r}: it was made with another version.")
     recipe = Recipe(**meta["recipe"])
     if is_file(recipe.method) and method is None:
         raise UserError(

@@ -73,7 +73,7 @@ class WithExtra(Method):
     name = "with-extra"
 
     def __init__(self) -> None:
-        super().__init__(Options(), build_network("cnn", (1, 8, 8), 3), Task(3, (1, 8, 8), 6, 6, 0))
+        super().__init__(Options.model_validate({}), build_network("cnn", (1, 8, 8), 3), Task(3, (1, 8, 8), 6, 6, 0))
         self.extra = nn.Linear(2, 2)
 
     def extra_optimizers(self) -> dict[str, ExtraOptimizer]:
@@ -92,7 +92,8 @@ def test_an_optimiser_continues_from_its_saved_state_bit_for_bit(kind: Any) -> N
 
     def make() -> tuple[nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(0)
-        net = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+        net = nn.Conv2d(3, 4, 3)
+        net.weight.data = net.weight.data.contiguous(memory_format=torch.channels_last)
         return net, build_optimizer(stage, net.parameters())
 
     def steps(net: nn.Module, optimizer: torch.optim.Optimizer, seeds: range) -> None:
@@ -119,7 +120,7 @@ def test_averaged_weights_equal_a_slow_loop_with_a_rising_decay() -> None:
     for t in range(30):
         with torch.no_grad():
             for parameter in module.parameters():
-                parameter += torch.randn(parameter.shape, generator=torch.Generator().manual_seed(t))
+                parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(t)))
         averaged.update()
         decay = min(0.5, (1 + t) / (10 + t))  # the warm-up: 0.1, 0.18, ... reaches 0.5 at t = 8
         expected = [

@@ -129,7 +129,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(fields: dict[str, Any]
 
 
 @pytest.mark.parametrize("every", [{"log_every": 1, "eval_every": 100}, {"log_every": 100, "eval_every": 1}])
-def test_a_loss_that_is_no_longer_a_number_ends_the_run_with_its_step(every: dict[str, int], tmp_path: Path) -> None:
+def test_a_loss_that_is_no_longer_a_number_ends_the_run_with_its_step(every: dict[str, Any], tmp_path: Path) -> None:
     recipe = small(network="wrn-10-1", steps=30, options={"lr": 1e20}, **every)
     with pytest.raises(UserError, match=r"no longer (a number|numbers) at step \d+.* --set lr=3\.3e\+19"):
         run(recipe, tmp_path / "run")

@@ -1,0 +1,103 @@
+"""What every method promises, checked for all of them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from osp.methods import Method, Options, Published, Stage, Step, Task, available, get
+from osp.methods.base import STAGE_OPTIONS, max_softmax_score
+from osp.nets import build_network
+
+TASK = Task(num_classes=4, shape=(1, 8, 8), num_labeled=8, num_unlabeled=30, num_val=4)
+
+
+def build(name: str) -> Method:
+    kind = get(name)
+    return kind(kind.Options.model_validate({}), build_network("cnn", TASK.shape, 4), TASK)
+
+
+@pytest.mark.parametrize("name", available())
+def test_every_method_says_what_it_is_and_where_it_comes_from(name: str) -> None:
+    kind = get(name)
+    assert kind.name == name
+    assert kind.summary
+    assert kind.reference
+    assert kind.__doc__ is not None or kind.__module__
+
+
+@pytest.mark.parametrize("name", available())
+def test_every_published_value_is_an_option_that_validates_and_names_its_source(name: str) -> None:
+    kind = get(name)
+    assert kind.paper.keys() <= kind.Options.model_fields.keys()
+    assert all(isinstance(entry, Published) and entry.source for entry in kind.paper.values())
+    chosen = kind.Options.model_validate({key: entry.value for key, entry in kind.paper.items()})
+    assert all(getattr(chosen, key) == entry.value for key, entry in kind.paper.items())
+
+
+@pytest.mark.parametrize("name", available())
+def test_every_option_is_described(name: str) -> None:
+    undescribed = [key for key, field in get(name).Options.model_fields.items() if not field.description]
+    assert not undescribed
+
+
+@pytest.mark.parametrize("name", available())
+def test_every_stage_has_streams_of_known_parts_and_views(name: str) -> None:
+    method = build(name)
+    for stage in method.stages():
+        assert stage.share > 0
+        for spec in method.streams(stage).values():
+            assert spec.part in ("labeled", "unlabeled", "joint", "val")
+            assert {view.rstrip("0123456789") for view in spec.views} <= {"plain", "flip", "weak", "strong"}
+
+
+@pytest.mark.parametrize("name", available())
+def test_every_score_is_finite_and_one_an_image(name: str) -> None:
+    method = build(name).eval()
+    images = torch.randn(5, *TASK.shape)
+    with torch.no_grad():
+        features = method.net.encode(images)
+        scores = method.ood_score(features, method.net.classify(features))
+    assert scores.shape == (5,)
+    assert scores.isfinite().all()
+
+
+def test_a_stage_takes_the_options_unless_told_otherwise() -> None:
+    method = Method(Options.model_validate({"lr": 0.7, "optimizer": "adam"}), build_network("cnn", (1, 8, 8), 4), TASK)
+    assert set(STAGE_OPTIONS) <= set(Stage.__dataclass_fields__)
+    assert method.stages() == [Stage(lr=0.7, optimizer="adam")]
+    assert method.stage(lr=0.1, name="late").lr == 0.1
+    assert method.stage(lr=0.1, name="late").optimizer == "adam"
+
+
+def test_what_a_method_must_define_is_said_by_name() -> None:
+    method = Method(Options.model_validate({}), build_network("cnn", (1, 8, 8), 4), TASK)
+    with pytest.raises(TypeError, match="must define streams"):
+        method.streams(Stage())
+    with pytest.raises(TypeError, match="must define losses"):
+        method.losses({}, Step(0, 1, Stage(), 0, 0, 1, seed=0))
+
+
+def test_logged_numbers_carry_no_graph() -> None:
+    method = Method(Options.model_validate({}), build_network("cnn", (1, 8, 8), 4), TASK)
+    weight = next(method.parameters())
+    method.log("norm", weight.sum())
+    method.log("share", 0.25)
+    assert not method.logged["norm"].requires_grad
+    assert method.logged["share"].item() == 0.25
+
+
+def test_a_steps_draws_depend_on_seed_step_and_name() -> None:
+    def draw(index: int, seed: int, name: str) -> float:
+        return torch.rand((), generator=Step(index, 9, Stage(), 0, index, 9, seed).generator(name)).item()
+
+    assert draw(3, 0, "mix") == draw(3, 0, "mix")
+    assert len({draw(3, 0, "mix"), draw(4, 0, "mix"), draw(3, 1, "mix"), draw(3, 0, "other")}) == 4
+
+
+def test_the_default_score_is_one_minus_the_largest_probability() -> None:
+    logits = torch.tensor([[2.0, 0.0, -1.0]])
+    largest = math.exp(2) / (math.exp(2) + 1 + math.exp(-1))
+    assert max_softmax_score(logits).item() == pytest.approx(1 - largest)

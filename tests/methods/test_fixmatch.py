@@ -1,0 +1,118 @@
+"""FixMatch against its formula, and learning from unlabelled images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from osp import Recipe
+from osp.engine.folder import RunFolder
+from osp.engine.train import train
+from osp.methods import Method, Sample, Stage, Step, Task, get
+from osp.methods.fixmatch import pseudo_label_loss
+from osp.nets import build_network
+
+TASK = Task(num_classes=3, shape=(1, 8, 8), num_labeled=6, num_unlabeled=40, num_val=0)
+STEP = Step(0, 1, Stage(), 0, 0, 1, seed=0)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """These batches are too small for more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def build(**options: float | None) -> Method:
+    torch.manual_seed(0)
+    kind = get("fixmatch")
+    return kind(kind.Options.model_validate(options), build_network("small", TASK.shape, 3), TASK)
+
+
+def batch() -> dict[str, Sample]:
+    torch.manual_seed(1)
+    labeled = Sample(torch.arange(4), {"weak": torch.randn(4, 1, 8, 8)}, torch.tensor([0, 1, 2, 0]))
+    views = {"weak": torch.randn(12, 1, 8, 8), "strong": torch.randn(12, 1, 8, 8)}
+    return {"labeled": labeled, "unlabeled": Sample(torch.arange(12), views)}
+
+
+def test_the_loss_is_a_sum_over_confident_images_divided_by_all() -> None:
+    torch.manual_seed(0)
+    weak, strong = 3 * torch.randn(50, 4), torch.randn(50, 4)
+    loss, mask = pseudo_label_loss(weak, strong, 0.8)
+    total, confident = 0.0, 0
+    for q, p in zip(weak.softmax(1).tolist(), strong.softmax(1).tolist(), strict=True):
+        if max(q) >= 0.8:
+            total -= math.log(p[q.index(max(q))])
+            confident += 1
+    assert 0 < confident < 50
+    assert loss.item() == pytest.approx(total / 50, rel=1e-5)
+    assert mask.sum().item() == confident
+
+
+def test_confidence_at_the_threshold_itself_counts() -> None:
+    weak = torch.zeros(1, 4)  # every probability is exactly a quarter
+    strong = torch.zeros(1, 4)
+    assert pseudo_label_loss(weak, strong, 0.25)[1].tolist() == [1.0]
+    above = math.nextafter(0.25, 1) + 1e-6
+    assert pseudo_label_loss(weak, strong, above)[1].tolist() == [0.0]
+
+
+def test_no_gradient_flows_through_the_weak_views() -> None:
+    weak, strong = torch.randn(6, 3, requires_grad=True), torch.randn(6, 3, requires_grad=True)
+    loss, _ = pseudo_label_loss(weak, strong, 0.0)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert weak.grad is None
+    assert strong.grad is not None
+    torch.testing.assert_close(
+        strong.grad, (strong.softmax(1) - F.one_hot(weak.argmax(1), 3)).detach() / 6, rtol=1e-5, atol=1e-6
+    )
+
+
+def test_the_terms_are_the_cross_entropy_and_the_weighted_consistency() -> None:
+    method, data = build(threshold=0.8, unlabeled_weight=2.5).eval(), batch()
+    method.net.classifier.weight.data *= 30  # as confident as a trained network
+    terms = method.losses(data, STEP)
+    labeled, unlabeled = data["labeled"], data["unlabeled"]
+    torch.testing.assert_close(terms["ce"], F.cross_entropy(method.net(labeled["weak"]), labeled.targets))
+    expected, mask = pseudo_label_loss(method.net(unlabeled["weak"]), method.net(unlabeled["strong"]), 0.8)
+    torch.testing.assert_close(terms["consistency"], 2.5 * expected)
+    assert method.logged["mask_rate"].item() == pytest.approx(mask.mean().item())
+    assert 0 < mask.mean().item() < 1
+
+
+def test_images_below_the_threshold_change_nothing_in_the_gradient() -> None:
+    method, data = build(threshold=1.0).eval(), batch()
+    sum(method.losses(data, STEP).values(), torch.zeros(())).backward()  # type: ignore[no-untyped-call]
+    found = [parameter.grad.clone() for parameter in method.parameters() if parameter.grad is not None]
+    method.zero_grad()
+    F.cross_entropy(method.net(data["labeled"]["weak"]), data["labeled"].targets).backward()  # type: ignore[no-untyped-call]
+    expected = [parameter.grad for parameter in method.parameters() if parameter.grad is not None]
+    torch.testing.assert_close(found, expected)
+
+
+def test_it_draws_mu_times_as_many_unlabelled_images_in_two_views() -> None:
+    method = build(batch=4, mu=7)
+    specs = method.streams(method.stages()[0])
+    assert (specs["labeled"].batch, specs["labeled"].views) == (4, ("weak",))
+    assert (specs["unlabeled"].batch, specs["unlabeled"].views) == (28, ("weak", "strong"))
+
+
+def test_it_learns_from_the_pool_what_the_labels_alone_do_not_teach(tmp_path: Path) -> None:
+    options = {"batch": 16, "mu": 4}
+    recipe = Recipe(scale="demo", steps=250, eval_every=250, ood_ratio=0.3, labels_per_class=4, options=options)
+    accuracy = {
+        method: train(recipe.changed(method=method), tmp_path / method).result["accuracy"]
+        for method in ("supervised", "fixmatch")
+    }
+    assert accuracy["fixmatch"] > 80
+    assert accuracy["fixmatch"] > accuracy["supervised"]
+    lines = RunFolder(tmp_path / "fixmatch").read_metrics()
+    assert max(line.get("mask_rate", 0.0) for line in lines) > 0.2

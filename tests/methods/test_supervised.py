@@ -1,0 +1,72 @@
+"""Supervised: the labels alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from osp import Recipe
+from osp.engine.train import train
+from osp.methods import Sample, Stage, Step, Task, get
+from osp.nets import build_network
+
+TASK = Task(num_classes=3, shape=(1, 8, 8), num_labeled=6, num_unlabeled=4, num_val=0)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """These batches are too small for more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_the_loss_is_the_mean_cross_entropy_of_the_weak_views() -> None:
+    kind = get("supervised")
+    method = kind(kind.Options.model_validate({}), build_network("cnn", TASK.shape, 3), TASK).eval()
+    images, targets = torch.randn(5, 1, 8, 8), torch.tensor([0, 2, 1, 1, 0])
+    step = Step(0, 1, Stage(), 0, 0, 1, seed=0)
+    losses = method.losses({"labeled": Sample(torch.arange(5), {"weak": images}, targets)}, step)
+    logits: Tensor = method.net(images)
+    slow = [-torch.log(logits[i].exp()[targets[i]] / logits[i].exp().sum()) for i in range(5)]
+    torch.testing.assert_close(losses, {"ce": torch.stack(slow).mean()})
+
+
+def test_only_labelled_images_are_drawn() -> None:
+    kind = get("supervised")
+    method = kind(kind.Options.model_validate({"batch": 9}), build_network("cnn", TASK.shape, 3), TASK)
+    streams = method.streams(method.stages()[0])
+    assert {name: (spec.part, spec.batch) for name, spec in streams.items()} == {"labeled": ("labeled", 9)}
+
+
+def test_the_accuracy_is_the_same_at_every_ood_ratio_and_far_above_chance(tmp_path: Path) -> None:
+    results = [
+        train(
+            Recipe(method="supervised", scale="demo", steps=120, ood_ratio=ratio, eval_every=120), tmp_path / str(ratio)
+        ).result
+        for ratio in (0.3, 0.6)
+    ]
+    assert results[0]["accuracy"] == results[1]["accuracy"]
+    assert results[0]["interclass_variance"] == results[1]["interclass_variance"]
+    assert results[0]["accuracy"] > 80  # six classes: chance is 17
+
+
+def test_a_network_with_batch_norm_learns_in_a_short_run(tmp_path: Path) -> None:
+    """In evaluation mode, with running statistics: 60 steps would not move them at the field's momentum of 0.001."""
+    recipe = Recipe(method="supervised", scale="demo", network="small", steps=60, eval_every=60)
+    assert train(recipe, tmp_path / "right").result["accuracy"] > 70
+    assert train(recipe.changed(bn_momentum=0.001), tmp_path / "wrong").result["accuracy"] < 60
+
+
+def test_the_score_is_one_minus_the_largest_probability() -> None:
+    kind = get("supervised")
+    method = kind(kind.Options.model_validate({}), build_network(nn.Flatten(), TASK.shape, 3), TASK)
+    logits = torch.tensor([[0.0, 0.0, 0.0], [9.0, 0.0, 0.0]])
+    scores = method.ood_score(torch.zeros(2, 64), logits)
+    assert scores[0].item() == pytest.approx(2 / 3)
+    assert scores[1] < scores[0]
