@@ -321,7 +321,6 @@ def test_it_learns_digits_and_tells_them_from_others_with_its_bank_in_use(tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=False, reason="95.9, 95.0 while options are tuned, against 95.2: within the noise of seeds")
 def test_it_beats_learning_from_labels_alone(tmp_path: Path) -> None:
     """Mean over three seeds of the demo."""
     results: dict[str, list[dict[str, Any]]] = {"osp": [], "supervised": []}
