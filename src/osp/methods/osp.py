@@ -91,6 +91,7 @@ class OSP(T2T):
         "consistency_from": Published("kept"),
         "partition_by": Published("matching"),
         "unlabeled_matching": Published("entropy", UNSTATED + "release"),
+        "doubtful": Published(0.0),
         "score_memory": Published(0.0),
         "alpha": Published(0.8, "paper (release: 0.6)"),
         "delta": Published(0.8),
@@ -160,12 +161,12 @@ class OSP(T2T):
         """Push the recyclable OOD images among these rows of the pool (Eq. 5)."""
         with torch.no_grad():
             confidence, predicted = self.net.classifier(features).softmax(dim=1).max(dim=1)
-            recyclable = ~self.kept_rows[rows] & (confidence < self.confidence_limit)
+            recyclable = self.aside_rows[rows] & (confidence < self.confidence_limit)
         self.bank.push(features, predicted, ids=rows, valid=recyclable)
 
     def after_partition(self, pool: Pool, confidence: Tensor, predicted: Tensor) -> None:
         """Decide which of the images set aside are recyclable, and fill the bank with them (Algorithm 1)."""
-        aside = ~self.kept_rows.cpu()
+        aside = self.aside_rows.cpu()
         if self.options.recyclable == "quantile":
             self.confidence_limit = ranked(confidence[aside], self.options.recyclable_share, 0.0).to(self.cut.device)
         chosen = (aside & (confidence < self.confidence_limit.cpu())).nonzero().squeeze(1)

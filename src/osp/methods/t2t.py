@@ -60,7 +60,9 @@ class T2TOptions(Options):
     unlabeled_matching: Literal["partition", "entropy", "off"] = Field(
         "partition", description="L_ood^u: the partition as target, or the entropy of T2T"
     )
-    doubtful: float = Field(0.2, ge=0, lt=1, description="share around the threshold left out of `partition`")
+    doubtful: float = Field(
+        0.2, ge=0, lt=1, description="share of each side, next to the threshold, neither kept nor set aside"
+    )
     score_memory: float = Field(0.5, ge=0, lt=1, description="weight of earlier scores when the pool is cut again")
     noise: float = Field(0.0, ge=0, description="feature noise in pre-training, in standard deviations")
 
@@ -99,11 +101,13 @@ class T2T(Method):
         "refresh": Published(0.1, RELEASE),
         "partition_by": Published("matching", RELEASE),
         "unlabeled_matching": Published("entropy", RELEASE),
+        "doubtful": Published(0.0, RELEASE),
         "score_memory": Published(0.0, RELEASE),
     }
     weak_graph = False
     scores: Tensor
     kept_rows: Tensor
+    aside_rows: Tensor
     cut: Tensor
 
     def __init__(self, options: Any, network: Network, task: Task) -> None:
@@ -112,7 +116,8 @@ class T2T(Method):
         self.matching = MatchingHead(network.feature_dim, task.num_classes)
         self.register_buffer("scores", torch.zeros(0))  # of the pool at the last refresh; larger = more OOD
         self.register_buffer("kept_rows", torch.zeros(0, dtype=torch.bool))
-        self.register_buffer("cut", torch.zeros(2))  # up to the first surely kept, from the second surely set aside
+        self.register_buffer("aside_rows", torch.zeros(0, dtype=torch.bool))
+        self.register_buffer("cut", torch.zeros(2))  # kept up to the first score, set aside from the second
 
     # Declarations
 
@@ -198,10 +203,9 @@ class T2T(Method):
         logits = self.net.classifier(features)
         if self.options.unlabeled_matching == "entropy":
             return unlabeled_matching_entropy(self.matching, features, logits, step.generator("pairs"))
-        scores = self.scores[rows]
-        sure = (scores <= self.cut[0]) | (scores >= self.cut[1])
         pair_logits = self.matching(features, logits.detach().argmax(dim=1))
-        wanted = (scores <= self.cut[0]).to(pair_logits.dtype)
+        wanted = self.kept_rows[rows].to(pair_logits.dtype)
+        sure = self.kept_rows[rows] | self.aside_rows[rows]
         return masked_mean(F.binary_cross_entropy_with_logits(pair_logits, wanted, reduction="none"), sure)
 
     # The partition
@@ -240,11 +244,11 @@ class T2T(Method):
         if len(self.scores) == len(scores):
             scores = memory * self.scores + (1 - memory) * scores
         threshold = otsu_threshold(scores)
-        kept = scores <= threshold
-        self.scores, self.kept_rows = scores, kept
-        sure_kept = ranked(scores[kept], 1 - self.options.doubtful, threshold)
-        sure_aside = ranked(scores[~kept], self.options.doubtful, threshold)
-        self.cut = torch.stack([sure_kept, sure_aside])
+        below = scores <= threshold
+        sure_kept = ranked(scores[below], 1 - self.options.doubtful, threshold)
+        sure_aside = ranked(scores[~below], self.options.doubtful, threshold)
+        self.scores, self.cut = scores, torch.stack([sure_kept, sure_aside])
+        self.kept_rows, self.aside_rows = scores <= sure_kept, ~below & (scores >= sure_aside)
 
     def kept(self) -> Tensor | None:
         return self.kept_rows if len(self.kept_rows) else None

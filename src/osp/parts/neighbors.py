@@ -22,7 +22,7 @@ class NeighborScore:
     labelled image, larger the more foreign. Cost: one matrix product with the references, never quadratic in the pool.
     """
 
-    def __init__(self, labeled: Tensor, references: Tensor, k: int = 10, rounds: int = 10, dim: int = 64) -> None:
+    def __init__(self, labeled: Tensor, references: Tensor, k: int = 10, rounds: int = 3, dim: int = 64) -> None:
         self.basis = principal_directions(unit_rows(references.float()), dim)
         self.nodes = self.embed(torch.cat([labeled, references]))
         self.k = min(k, len(self.nodes))
