@@ -311,3 +311,31 @@ class Cycles(Base):
     run(small(str(tmp_path / "cycles.py"), steps=4), tmp_path / "run", network=network)
     learned = weights(tmp_path / "run")
     assert torch.equal(learned["method/net.encoder.first.weight"], network.first.weight)
+
+
+def test_a_fresh_stage_starts_its_extra_optimisers_anew(tmp_path: Path) -> None:
+    source = """
+import torch
+from torch import nn
+from osp.methods import ExtraOptimizer
+from osp.methods.supervised import Supervised as Base
+
+class Extra(Base):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def stages(self):
+        return [self.stage(), self.stage(fresh=True)]
+
+    def extra_optimizers(self):
+        return {"scale": ExtraOptimizer([self.scale], "adam")}
+
+    def extra_losses(self, batch, step):
+        return {"scale": self.scale.square().sum()}
+"""
+    (tmp_path / "extra.py").write_text(source, encoding="utf-8")
+    stop(small(str(tmp_path / "extra.py"), steps=10), tmp_path / "run", at=7)
+    saved = weights(tmp_path / "run")
+    assert saved["extra/scale/0/step"].item() == 2  # five steps before the fresh start, two after it
+    assert 1 - 2 * 1e-3 - 1e-5 < saved["method/scale"].item() < 1  # Adam's first steps are 0.001 each
