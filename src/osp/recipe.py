@@ -102,6 +102,8 @@ class Recipe(BaseModel):
             filled["network"] = default_network(self.data, self.scale)
         steps = self.steps or (method.paper_steps if self.scale == "paper" else default_steps(self.data, self.scale))
         filled["steps"] = steps
+        if self.threads is None and self.scale == "demo":
+            filled["threads"] = 1  # such small batches gain nothing from more, and lose much on a busy machine
         filled["eval_every"] = self.eval_every or max(1, round(steps / (10 if self.scale == "demo" else 20)))
         filled["log_every"] = self.log_every or max(1, min(100, round(steps / 100)))
         return self.changed(**filled)

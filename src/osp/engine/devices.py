@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
+DEFAULT_THREADS = torch.get_num_threads()
+
+
 def open_fabric(recipe: Recipe) -> Fabric:
     """Fabric on one device: CUDA where there is one, then MPS, then the CPU; or the one the recipe names."""
     from lightning_fabric import Fabric
@@ -25,8 +28,7 @@ def open_fabric(recipe: Recipe) -> Fabric:
         raise UserError("device: this machine has no CUDA device. Use --set device=cpu, or auto.")
     if recipe.device == "mps" and not torch.backends.mps.is_available():
         raise UserError("device: this machine has no MPS device. Use --set device=cpu, or auto.")
-    if recipe.threads is not None:
-        torch.set_num_threads(recipe.threads)
+    torch.set_num_threads(recipe.threads or DEFAULT_THREADS)
     fabric = Fabric(accelerator=recipe.device, devices=1, precision=recipe.precision)
     if fabric.device.type == "cuda":
         torch.backends.cudnn.benchmark = True
