@@ -270,13 +270,17 @@ def softmax_max(logits: np.ndarray) -> np.ndarray:
     return values
 
 
+IDLE = 1e-3
+"""A mechanism whose activity is smaller than this on average did nothing to speak of."""
+
+
 def idle_warnings(loop: Loop) -> list[str]:
-    """A mechanism that never acted, or was never reported, is named."""
-    totals = {name: float(total) for name, total in loop.activity.sums.items()}
+    """A mechanism that hardly ever acted, or was never reported, is named."""
+    means = {name: float(total) / loop.activity.counts[name] for name, total in loop.activity.sums.items()}
     return [
-        f"{loop.method.name}: {name} stayed 0 in all {loop.done} steps; the method's mechanism was idle"
+        f"{loop.method.name}: {name} was {means.get(name, 0):.2g} on average; the method's mechanism was idle"
         for name in loop.method.mechanism
-        if not totals.get(name)
+        if means.get(name, 0) < IDLE
     ]
 
 
