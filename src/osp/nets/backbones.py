@@ -107,7 +107,7 @@ class SmallNet(nn.Module):
     pair, on 32, 64 and 128 channels (0.48 M parameters, 128 features).
 
     Halving in the very first layer is what makes it fast: CIFAR-100 after 100 s of supervised training on two cores,
-    45 % against 31 % for WRN-10-1 and 26 % for WRN-16-1 (`docs/networks.md`).
+    46 % against 31 % for WRN-10-1 and 24 % for WRN-16-1 (`docs/networks.md`).
     """
 
     feature_dropout = 0.0
