@@ -62,7 +62,8 @@ def main() -> None:
     grid = list(product(arguments.seeds.split(","), arguments.ratios.split(","), arguments.methods.split(",")))
 
     def folder(seed: str, ratio: str, method: str) -> Path:
-        return arguments.out / f"{method}-r{ratio}-s{seed}"
+        out: Path = arguments.out
+        return out / f"{method}-r{ratio}-s{seed}"
 
     def start(cell: tuple[str, str, str]) -> None:
         seed, ratio, method = cell

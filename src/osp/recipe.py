@@ -138,7 +138,7 @@ def default_steps(data: str, scale: Scale) -> int:
     """Steps that take seconds (`demo`) or minutes on two cores (`cpu`)."""
     if scale == "demo":
         return 400
-    return 2_000 if data in GREY else 4_000
+    return 1_500 if data in GREY else 3_000
 
 
 def read_fields(path: str | Path) -> dict[str, Any]:
