@@ -28,9 +28,10 @@ def run_one(command: list[str], folder: Path) -> None:
         return
     resume = ["--resume"] if (folder / "recipe.yaml").exists() else []
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with open(folder.with_suffix(".log"), "a") as log:
+    output = folder.with_name(f"{folder.name}.log")
+    with open(output, "a") as log:
         ended = subprocess.run([*command, "--out", str(folder), *resume], stdout=log, stderr=log, check=False)
-    state = "done" if ended.returncode == 0 else f"failed, see {folder.with_suffix('.log')}"
+    state = "done" if ended.returncode == 0 else f"failed, see {output}"
     print(f"{folder.name}: {state}", file=sys.stderr, flush=True)
 
 
