@@ -49,7 +49,7 @@ class OSPOptions(T2TOptions):
     recyclable: Literal["quantile", "absolute"] = Field(
         "quantile", description="which set-aside images enter the bank: the least confident share, or max p < 0.2"
     )
-    recyclable_share: float = Field(0.5, gt=0, le=1, description="`quantile`: this share of the set-aside images")
+    recyclable_share: float = Field(0.25, gt=0, le=1, description="`quantile`: this share of the set-aside images")
     recyclable_below: float = Field(0.2, gt=0, le=1, description="`absolute`: confidence below which (Eq. 5)")
     bank_feed: Literal["iteration", "refresh", "both"] = Field(
         "refresh", description="fill the bank each step (text) or at each refresh (Algorithm 1)"
