@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 .PHONY: help demo test test-all lint bench install clean
 
 help:
-	@echo "make demo      train on embedded digits, a minute or two after the install"
+	@echo "make demo      train on embedded digits, in seconds after the install"
 	@echo "make test      all tests but the slow ones"
 	@echo "make test-all  all tests"
 	@echo "make lint      style, types, direction of imports"

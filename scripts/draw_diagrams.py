@@ -92,13 +92,20 @@ def decomposition() -> Figure:
         f"$z_r = z - \\alpha z_b$, α = {alpha}": (pruned, "#2f9e44", (0.75, 2.5)),
     }
     for text, (vector, colour, place) in arrows.items():
-        axes.annotate("", xy=vector, xytext=(0, 0), arrowprops={"arrowstyle": "-|>", "color": colour, "lw": 2.2})
+        axes.annotate(
+            "", xy=(vector[0], vector[1]), xytext=(0, 0), arrowprops={"arrowstyle": "-|>", "color": colour, "lw": 2.2}
+        )
         axes.text(*place, text, color=colour, fontsize=10)
     axes.annotate("", xy=(feature[0], -0.08), xytext=(0, -0.08), arrowprops={"arrowstyle": "<->", "color": "grey"})
     axes.text(feature[0] / 2, -0.34, "$z_b = (z\\cdot o/\\|o\\|^2)\\,o$", ha="center", color="grey")
     axes.plot([feature[0], feature[0]], [0, feature[1]], ls=":", color="grey")
     axes.plot([pruned[0], feature[0]], [feature[1]] * 2, ls=":", color="grey")
-    axes.annotate("", xy=along, xytext=(0, 0), arrowprops={"arrowstyle": "-|>", "color": "grey", "lw": 1, "ls": "--"})
+    axes.annotate(
+        "",
+        xy=(along[0], along[1]),
+        xytext=(0, 0),
+        arrowprops={"arrowstyle": "-|>", "color": "grey", "lw": 1, "ls": "--"},
+    )
     axes.text(-0.1, 1.1, "$z_a \\perp o$", color="grey", ha="right")
     axes.set(xlim=(-0.8, 4.8), ylim=(-0.6, 2.9), aspect="equal")
     axes.axis("off")

@@ -97,7 +97,7 @@ def demo(
     ),
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
 ) -> None:
-    """Train on embedded digits in about a minute: 60 labels, a pool of which 60 % is none of the six classes.
+    """Train on embedded digits in seconds: 60 labels, a pool of which 60 % is none of the six classes.
 
     Example: `osp demo --out runs/first`
     """
