@@ -37,7 +37,7 @@ class Recipe(BaseModel):
     ood_count: int | None = Field(None, ge=0, description="number of OOD images, instead of a ratio")
     val_per_class: int | None = Field(None, ge=0, description="validation images a class")
 
-    method: str = Field("fixmatch", description="method; see `osp methods`, or ./a_file.py")
+    method: str = Field("osp", description="method; see `osp methods`, or ./a_file.py")
     options: dict[str, Any] = Field(default_factory=dict, description="options of the method")
     preset: Preset = Field("default", description="the method's options: common harness or as published")
     scale: Scale = Field("cpu", description="steps, network, evaluations: seconds, minutes or as published")
