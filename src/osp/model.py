@@ -88,7 +88,7 @@ def load(path: str | Path, *, network: nn.Module | None = None, method: str | No
     if method is not None:
         recipe = recipe.changed(method=method)
     built = build_method(recipe, Task(**{**meta["task"], "shape": tuple(meta["task"]["shape"])}), network)
-    load_state(built, unprefixed("method", tensors), file)
+    load_state(built, unprefixed("method", tensors), file, may_lack=built.training_only)
     return Model(built, meta)
 
 

@@ -6,12 +6,14 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from digit_runs import POOL, FakePool, Stopper, batch, by_hand, logged, run, short, state, step_at
 from torch import Tensor
 
 from osp import Recipe
+from osp.engine.checkpoint import load_checkpoint
 from osp.engine.folder import RunFolder
 from osp.engine.loop import Interrupted
 from osp.engine.train import Run
@@ -57,7 +59,7 @@ def test_the_bank_is_in_use_in_every_variant(options: dict[str, Any], tmp_path: 
     assert warnings is not None
     assert not [warning for warning in warnings["warnings"] if "bank" in warning or "anchors" in warning]
     if "bank_half" in options:
-        assert state(tmp_path / "run")["method/bank.features"].dtype == torch.float16
+        assert by_hand(OSP, bank_half=True).bank.features.dtype == torch.float16
     if "bank_capacity" in options or "bank_total" in options:
         assert max(line["bank_fill"] for line in lines) <= 5
 
@@ -334,3 +336,13 @@ def test_it_beats_learning_from_labels_alone(tmp_path: Path) -> None:
 
     assert mean("osp", "accuracy") > mean("supervised", "accuracy")
     assert mean("osp", "auroc") > 85
+
+
+def test_the_file_of_a_trained_model_leaves_the_bank_and_the_scores_of_the_pool_out(tmp_path: Path) -> None:
+    trained = run(short("osp", 30), tmp_path / "run")
+    for name in ("last", "best"):
+        tensors, _ = load_checkpoint(tmp_path / "run" / "checkpoints" / f"{name}.safetensors")
+        assert not [key for key in tensors if key.startswith(("method/bank.", "method/scores"))]
+        assert "method/net.classifier.weight" in tensors
+    assert trained.result["purity"] is not None
+    assert trained.model.ood_score(np.zeros((2, 8, 8), np.uint8)).shape == (2,)

@@ -322,7 +322,9 @@ class Loop:
         """
         threshold = float(np.quantile(validation.ood_score, 0.95))
         with self.reported_weights():
-            tensors = prefixed("method", self.method.state_dict()) | prefixed("activity", self.activity.sums)
+            state = self.method.state_dict()
+            needed = {name: each for name, each in state.items() if not name.startswith(self.method.training_only)}
+            tensors = prefixed("method", needed) | prefixed("activity", self.activity.sums)
             save_checkpoint(path, tensors, self.meta() | {"threshold": threshold})
         return threshold
 
@@ -330,7 +332,9 @@ class Loop:
         """Take up the last checkpoint."""
         tensors, meta = load_checkpoint(self.folder.last)
         tensors = {name: tensor.to(self.fabric.device) for name, tensor in tensors.items()}
-        load_state(self.method, unprefixed("method", tensors), self.folder.last)
+        trained = meta["done"] == self.timetable.total  # the last step's file may be the model alone
+        may_lack = self.method.training_only if trained else ()
+        load_state(self.method, unprefixed("method", tensors), self.folder.last, may_lack)
         self.done, self.images_seen, self.seconds = meta["done"], meta["images_seen"], meta["seconds"]
         self.best, self.warnings = meta["best"], meta["warnings"]
         for name, optimizer in self.extra.items():

@@ -104,6 +104,7 @@ class T2T(Method):
         "doubtful": Published(0.0, RELEASE),
         "score_memory": Published(0.0, RELEASE),
     }
+    training_only: ClassVar[tuple[str, ...]] = ("scores", "aside_rows")
     weak_graph = False
     scores: Tensor
     kept_rows: Tensor
