@@ -17,11 +17,11 @@ from osp.recipe import apply_assignments, parse_assignment, read_fields
 
 def test_a_preset_yields_to_the_scale_and_both_to_what_is_set() -> None:
     """FixMatch: batch 64 by default and in the paper, 32 in the demo; mu 5 by default, 7 in the paper."""
-    assert Recipe(scale="cpu").resolved().options["batch"] == 64
-    assert Recipe(scale="demo").resolved().options["batch"] == 32
-    demo_of_paper = Recipe(scale="demo", preset="paper").resolved().options
+    assert Recipe(method="fixmatch", scale="cpu").resolved().options["batch"] == 64
+    assert Recipe(method="fixmatch", scale="demo").resolved().options["batch"] == 32
+    demo_of_paper = Recipe(method="fixmatch", scale="demo", preset="paper").resolved().options
     assert (demo_of_paper["batch"], demo_of_paper["mu"]) == (32, 7)
-    chosen = Recipe(scale="demo", preset="paper", options={"batch": 16, "mu": 2}).resolved().options
+    chosen = Recipe(method="fixmatch", scale="demo", preset="paper", options={"batch": 16, "mu": 2}).resolved().options
     assert (chosen["batch"], chosen["mu"], chosen["threshold"]) == (16, 2, 0.95)
 
 

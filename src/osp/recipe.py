@@ -76,13 +76,16 @@ class Recipe(BaseModel):
         """This recipe with every open field decided; raises UserError where something is unknown or impossible."""
         from osp.data import available as data_sets
         from osp.data.split import spec_for
+        from osp.methods.base import UNPUBLISHED
         from osp.methods.registry import get
 
         for name in (self.data, self.ood_data):
             if name is not None and name not in data_sets():
                 raise UserError(f"Unknown data set {name!r}.{suggest(name, data_sets())} `osp datasets` shows them.")
         method = get(self.method)
-        published = {key: entry.value for key, entry in method.paper.items()} if self.preset == "paper" else {}
+        published: dict[str, Any] = {}
+        if self.preset == "paper":
+            published = {**UNPUBLISHED, **{key: entry.value for key, entry in method.paper.items()}}
         scaled = SCALE_OPTIONS.get(self.scale, {})
         known = method.Options.model_fields
         for key in self.options:

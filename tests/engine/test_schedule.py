@@ -86,3 +86,9 @@ def test_ramps_follow_their_formulas() -> None:
     sigmoid = [table.step(t).sigmoid_ramp(0.5) for t in range(10)]
     assert sigmoid == pytest.approx([math.exp(-5 * (1 - value) ** 2) for value in linear])
     assert table.step(0).linear_ramp(0) == table.step(0).sigmoid_ramp(0) == 1.0
+
+
+def test_the_rate_rises_over_the_warm_up_and_then_follows_its_schedule() -> None:
+    stage = Stage(lr=1.0, schedule="constant", warmup=0.1)
+    assert [round(learning_rate(stage, t, 40), 4) for t in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    assert learning_rate(Stage(lr=1.0, schedule="constant"), 0, 40) == 1.0

@@ -302,3 +302,18 @@ class Empty(Base):
     (tmp_path / "empty.py").write_text(source, encoding="utf-8")
     recipe = small(str(tmp_path / "empty.py"), steps=2, log_every=1, val_per_class=0, unlabeled=30, network=network)
     assert RunFolder(run(recipe, tmp_path / "run").path).read_metrics()[0]["looked"] == 1.0
+
+
+def test_a_large_gradient_is_clipped_to_the_option(tmp_path: Path) -> None:
+    """One step of plain SGD at rate 1 moves the weights by the norm of the gradient."""
+
+    def moved(clip: float | None) -> float:
+        options = {"clip": clip, "lr": 1.0, "momentum": 0.0, "weight_decay": 0.0, "warmup": 0.0}
+        name = f"clip-{clip}"
+        before = run(small("supervised", steps=1, options={**options, "lr": 1e-12}), tmp_path / f"{name}-before")
+        after = run(small("supervised", steps=1, options=options), tmp_path / name)
+        first, last = weights(before.path), weights(after.path)
+        return float(sum(((last[k] - first[k]) ** 2).sum() for k in first if k.startswith("method/net"))) ** 0.5
+
+    assert moved(0.01) == pytest.approx(0.01, rel=1e-3)
+    assert moved(None) > 0.02

@@ -59,7 +59,9 @@ def test_the_bank_is_in_use_in_every_variant(options: dict[str, Any], tmp_path: 
     assert warnings is not None
     assert not [warning for warning in warnings["warnings"] if "bank" in warning or "anchors" in warning]
     if "bank_half" in options:
-        assert by_hand(OSP, bank_half=True).bank.features.dtype == torch.float16
+        method = by_hand(OSP, bank_half=True)
+        assert isinstance(method, OSP)
+        assert method.bank.features.dtype == torch.float16
     if "bank_capacity" in options or "bank_total" in options:
         assert max(line["bank_fill"] for line in lines) <= 5
 
@@ -141,7 +143,7 @@ def filled(**options: Any) -> OSP:
 
 
 def test_a_partition_fills_the_bank_with_the_doubtful_half_of_what_it_set_aside() -> None:
-    method, pool = by_hand(OSP, doubtful=0.0), FakePool()
+    method, pool = by_hand(OSP, doubtful=0.0, recyclable_share=0.5), FakePool()
     assert isinstance(method, OSP)
     method.refresh(step_at(0.0), pool)
     logits = method.net(pool.images).detach()

@@ -149,6 +149,10 @@ class Loop:
             total = torch.stack([term.float() for term in terms.values()]).sum()
         self.fabric.backward(total)
         self.average_gradients(self.parameters)
+        if self.method.options.clip:
+            self.fabric.clip_gradients(
+                self.method, self.optimizer, max_norm=self.method.options.clip, error_if_nonfinite=False
+            )
         rate = learning_rate(step.stage, step.stage_step, step.stage_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate

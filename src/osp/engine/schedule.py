@@ -13,13 +13,17 @@ def learning_rate(stage: Stage, stage_step: int, stage_steps: int) -> float:
     """The rate of one step.
 
     cosine-7/16: lr · cos(7πt / 16T), ending at 0.195 lr (FixMatch); cosine: lr · (1 + cos(πt / T)) / 2;
-    steps: lr · factor^(number of drops passed).
+    steps: lr · factor^(number of drops passed). During the stage's warm-up that rate rises linearly to its value.
 
     >>> stage = Stage(lr=1.0, schedule="steps", drops=(0.5, 0.75), drop_factor=0.1)
     >>> [round(learning_rate(stage, t, 4), 3) for t in range(4)]
     [1.0, 1.0, 0.1, 0.01]
     """
     progress = stage_step / stage_steps
+    return _scheduled(stage, progress) * min(1.0, (stage_step + 1) / max(stage.warmup * stage_steps, 1))
+
+
+def _scheduled(stage: Stage, progress: float) -> float:
     if stage.schedule == "cosine-7/16":
         return stage.lr * math.cos(7 * math.pi * progress / 16)
     if stage.schedule == "cosine":

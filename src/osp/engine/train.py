@@ -212,7 +212,7 @@ def finish(loop: Loop, data: Data, draw: Draw | None = None) -> dict[str, Any]:
         **measure(test, split.test_targets, test_ood, pool, split.unlabeled_is_ood, method),
         "val_accuracy": accuracy(validation.logits, split.val_targets) if len(split.val) else None,
         "threshold": threshold,
-        "warnings": loop.warnings + idle_warnings(loop) + data_warnings(data),
+        "warnings": loop.warnings + idle_warnings(loop) + data_warnings(data) + chance_warnings(test, split),
     }
     if draw is not None:
         draw(loop.folder, data, pool, result, loop.folder.read_metrics())
@@ -282,6 +282,13 @@ def idle_warnings(loop: Loop) -> list[str]:
         for name in loop.method.mechanism
         if means.get(name, 0) < IDLE
     ]
+
+
+def chance_warnings(test: Outputs, split: Split) -> list[str]:
+    """A network that names one class for every image has learned nothing, whatever its losses say."""
+    if len(split.test) > 1 and len(np.unique(test.logits.argmax(axis=1))) == 1:
+        return ["the network gives every test image the same class; try a smaller learning rate or another seed"]
+    return []
 
 
 def data_warnings(data: Data) -> list[str]:
