@@ -22,6 +22,9 @@ from torch import Tensor
 from osp.methods.base import Batch, Method, Options, Published, Stage, Step, StreamSpec
 
 
+FIXMATCH = "FixMatch paper"
+
+
 class FixMatchOptions(Options):
     ema: float | None = Field(0.999, gt=0, lt=1, description="decay of the averaged weights used for testing")
     threshold: float = Field(0.95, ge=0, le=1, description="confidence from which a prediction becomes a label")
@@ -48,12 +51,18 @@ class FixMatch(Method):
     Options = FixMatchOptions
     mechanism = ("mask_rate",)
     paper = {  # noqa: RUF012
-        "mu": Published(7, "FixMatch paper; OSP does not state it"),
-        "lr": Published(0.03, "FixMatch paper"),
-        "weight_decay": Published(5e-4, "FixMatch paper (1e-3 on CIFAR-100)"),
-        "ema": Published(0.999, "FixMatch paper"),
-        "threshold": Published(0.95, "FixMatch paper"),
-        "batch": Published(64, "FixMatch paper"),
+        "batch": Published(64, FIXMATCH),
+        "mu": Published(7, f"{FIXMATCH}; the OSP paper does not state it"),
+        "optimizer": Published("sgd", FIXMATCH),
+        "lr": Published(0.03, FIXMATCH),
+        "momentum": Published(0.9, FIXMATCH),
+        "nesterov": Published(True, "FixMatch release"),
+        "weight_decay": Published(5e-4, f"{FIXMATCH} (1e-3 on CIFAR-100)"),
+        "decay_all": Published(False, "FixMatch release"),
+        "schedule": Published("cosine-7/16", FIXMATCH),
+        "ema": Published(0.999, FIXMATCH),
+        "threshold": Published(0.95, FIXMATCH),
+        "unlabeled_weight": Published(1.0, FIXMATCH),
     }
 
     def streams(self, stage: Stage) -> dict[str, StreamSpec]:
