@@ -21,7 +21,6 @@ from torch import Tensor
 
 from osp.methods.base import Batch, Method, Options, Published, Stage, Step, StreamSpec
 
-
 FIXMATCH = "FixMatch paper"
 
 
