@@ -60,6 +60,9 @@ class T2TOptions(Options):
     unlabeled_matching: Literal["partition", "entropy", "off"] = Field(
         "partition", description="L_ood^u: the partition as target, or the entropy of T2T"
     )
+    accept: float = Field(
+        0.9, ge=0, le=1, description="share of the validation images that the threshold must at least let pass"
+    )
     doubtful: float = Field(
         0.2, ge=0, lt=1, description="share of each side, next to the threshold, neither kept nor set aside"
     )
@@ -101,6 +104,7 @@ class T2T(Method):
         "refresh": Published(0.1, RELEASE),
         "partition_by": Published("matching", RELEASE),
         "unlabeled_matching": Published("entropy", RELEASE),
+        "accept": Published(0.0, RELEASE),
         "doubtful": Published(0.0, RELEASE),
         "score_memory": Published(0.0, RELEASE),
     }
@@ -223,7 +227,10 @@ class T2T(Method):
             return scores, confidence, predicted
 
         scores, confidence, predicted = pool.map(look)
-        self.partition(scores.to(self.cut.device))
+        lowest = -torch.inf
+        if self.options.accept and self.task.num_val:
+            lowest = float(ranked(pool.map(look, part="val")[0], self.options.accept, lowest))
+        self.partition(scores.to(self.cut.device), lowest)
         if self.options.consistency_from == "kept":
             pool.restrict("unlabeled", self.kept_rows.nonzero().squeeze(1))
         self.after_partition(pool, confidence, predicted)
@@ -239,12 +246,15 @@ class T2T(Method):
         device = self.cut.device
         return NeighborScore(labeled.to(device), references.to(device))
 
-    def partition(self, scores: Tensor) -> None:
-        """Cut the pool by Otsu's threshold of its scores, averaged with those of earlier refreshes."""
+    def partition(self, scores: Tensor, lowest: float = -torch.inf) -> None:
+        """Cut the pool by Otsu's threshold of its scores, averaged with those of earlier refreshes.
+
+        Otsu cuts any pool in two, also one without OOD images; the threshold is therefore not put below `lowest`.
+        """
         memory = self.options.score_memory
         if len(self.scores) == len(scores):
             scores = memory * self.scores + (1 - memory) * scores
-        threshold = otsu_threshold(scores)
+        threshold = max(otsu_threshold(scores), lowest)
         below = scores <= threshold
         sure_kept = ranked(scores[below], 1 - self.options.doubtful, threshold)
         sure_aside = ranked(scores[~below], self.options.doubtful, threshold)
