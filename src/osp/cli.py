@@ -136,7 +136,10 @@ def train(
     data_dir: Annotated[
         str | None, typer.Option(help="Folder of the data; else OSP_DATA, else your cache folder.")
     ] = None,
-    ood_data: Annotated[str | None, typer.Option(help="Another data set that pollutes the pool.")] = None,
+    ood_data: Annotated[
+        str | None, typer.Option(help="Another data set in the pool; `pile` for your own unsorted images.")
+    ] = None,
+    ood_dir: Annotated[str | None, typer.Option(help="Folder of --ood-data, if it is not --data-dir.")] = None,
     method: Annotated[str | None, typer.Option(help="Method; `osp methods` lists them. Or a file: ./mine.py")] = None,
     preset: Annotated[str | None, typer.Option(help="Method options: default (common harness) or paper.")] = None,
     scale: Annotated[str | None, typer.Option(help="demo (seconds), cpu (minutes) or paper (as published).")] = None,
@@ -169,6 +172,7 @@ def train(
         "data": data,
         "data_dir": data_dir,
         "ood_data": ood_data,
+        "ood_dir": ood_dir,
         "method": method,
         "preset": preset,
         "scale": scale,
@@ -203,7 +207,7 @@ def _run(recipe: Recipe, out: Path | None, resume: bool) -> Any:
     from osp.engine.progress import display_for_terminal, loading_bar
     from osp.engine.train import default_folder
 
-    folder = out if out is not None else default_folder(recipe.resolved())
+    folder = out.expanduser() if out is not None else default_folder(recipe.resolved())
     try:
         with loading_bar() as loading:
             return start(recipe, folder, resume=resume, display=display_for_terminal(), loading=loading)
@@ -287,6 +291,7 @@ def methods(
     from rich.console import Console
     from rich.table import Table
 
+    from osp.methods.base import UNPUBLISHED
     from osp.methods.registry import available, get
     from osp.recipe import Recipe
 
@@ -314,6 +319,9 @@ def methods(
         table.add_column(heading)
     for key, value in options.items():
         published = method.paper.get(key) if preset == "paper" else None
-        source = published.source if published else ("not published; our default" if preset == "paper" else "")
+        source = ""
+        if preset == "paper":
+            unused = "off: not in the publication" if key in UNPUBLISHED else "not published; our default"
+            source = published.source if published else unused
         table.add_row(key, repr(value), method.Options.model_fields[key].description or "", source)
     console.print(table)

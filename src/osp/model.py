@@ -24,7 +24,7 @@ CHUNK = 256
 class Model:
     """A trained classifier that also says how foreign an image looks.
 
-    Images are uint8 arrays: N×H×W (grey) or N×H×W×C. Other sizes than the model's are resized.
+    Images are uint8 arrays: N×H×W (grey), N×H×W×C or one H×W×3. Other sizes than the model's are resized.
     """
 
     def __init__(self, method: Method, meta: dict[str, Any]) -> None:
@@ -97,14 +97,14 @@ def as_tensor(images: np.ndarray, shape: tuple[int, int, int]) -> Tensor:
     array = np.asarray(images)
     if array.dtype != np.uint8:
         raise UserError(f"Images must be uint8 (0 to 255); these are {array.dtype}.")
-    if array.ndim == 3:
-        array = array[..., None]
+    if array.ndim == 3:  # one photograph, or grey images
+        array = array[None] if array.shape[2] == 3 else array[..., None]
     if array.ndim != 4 or array.shape[3] not in (1, 3):
         raise UserError(f"Images must be N×H×W or N×H×W×C with 1 or 3 channels; these are {array.shape}.")
     if not array.size:
         raise UserError(f"There are no images to look at: these are {array.shape}.")
     channels, height, width = shape
-    tensor = torch.from_numpy(np.ascontiguousarray(array.transpose(0, 3, 1, 2)))
+    tensor = torch.from_numpy(array.transpose(0, 3, 1, 2).copy())
     if tensor.shape[2:] != (height, width):
         tensor = nn.functional.interpolate(tensor, size=(height, width), mode="bilinear", antialias=True)
     return torch.from_numpy(np.ascontiguousarray(match(tensor.numpy(), (channels, height, width))))

@@ -107,7 +107,9 @@ class Recipe(BaseModel):
         filled["steps"] = steps
         if self.threads is None and self.scale == "demo":
             filled["threads"] = 1  # such small batches gain nothing from more, and lose much on a busy machine
-        filled["eval_every"] = self.eval_every or max(1, round(steps / (10 if self.scale == "demo" else 20)))
+        filled["eval_every"] = self.eval_every or max(
+            min(steps, 10), round(steps / (10 if self.scale == "demo" else 20))
+        )
         filled["log_every"] = self.log_every or max(1, min(100, round(steps / 100)))
         return self.changed(**filled)
 

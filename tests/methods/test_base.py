@@ -67,7 +67,7 @@ def test_every_score_is_finite_and_one_an_image(name: str) -> None:
 def test_a_stage_takes_the_options_unless_told_otherwise() -> None:
     method = Method(Options.model_validate({"lr": 0.7, "optimizer": "adam"}), build_network("cnn", (1, 8, 8), 4), TASK)
     assert set(STAGE_OPTIONS) <= set(Stage.__dataclass_fields__)
-    assert method.stages() == [Stage(lr=0.7, optimizer="adam")]
+    assert method.stages() == [Stage(lr=0.7, optimizer="adam", warmup=0.05)]
     assert method.stage(lr=0.1, name="late").lr == 0.1
     assert method.stage(lr=0.1, name="late").optimizer == "adam"
 

@@ -29,6 +29,7 @@ _MODULES = {
     "gaussian": "noise",
     "uniform": "noise",
     "folder": "folder",
+    "pile": "folder",
 }
 
 
@@ -64,7 +65,7 @@ def load(
     """The training and the test set of a known name; the test set is None where there is none (`lsun`).
 
     `size` resizes the images, antialiased, to size x size (photographs: shorter side, then the middle). Left out,
-    images keep their own size, except in `tinyimagenet`, `stl10`, `lsun` and `folder`, which then are 32x32.
+    images keep their own size, except in `tinyimagenet`, `stl10`, `lsun`, `folder` and `pile`, which then are 32x32.
     `seed` only matters for `gaussian` and `uniform`, which are made from it. `progress(done, total, text)` is called
     now and then during anything that takes long. A missing set is fetched from its publisher.
 
@@ -75,8 +76,9 @@ def load(
     source = _source(name)
     if size is not None and not (isinstance(size, int) and SMALLEST <= size <= LARGEST):
         raise UserError(f"size is {size!r}, but images are whole numbers of pixels from {SMALLEST} to {LARGEST}.")
-    if name == "folder" and root is None and not os.environ.get("OSP_DATA"):
-        raise UserError("The data set 'folder' is your own folder of images: name it with --data-dir (or OSP_DATA).")
+    if name in ("folder", "pile") and root is None and not os.environ.get("OSP_DATA"):
+        option = "--data-dir" if name == "folder" else "--ood-dir"
+        raise UserError(f"The data set {name!r} is your own folder of images: name it with {option} (or OSP_DATA).")
     folder = data_dir(root)
     try:
         return source.load(name, Request(root=folder, size=size, seed=seed, progress=progress))

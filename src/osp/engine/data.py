@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,10 @@ class Data:
     class_names: tuple[str, ...]
     variant: str | None
     skipped: int
+    truth: np.ndarray | None
+    """Which unlabelled images are OOD, for metrics only; None where nobody knows, as in a pile of unsorted images."""
+    fingerprints: dict[str, str]
+    """What a split's row numbers refer to: changes when images come, go or change places."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -39,6 +45,7 @@ def open_data(recipe: Recipe, split: Split | None = None, progress: Any = None) 
     ood_train: ImageSet | None = None
     ood_test: ImageSet | None = None
     if recipe.ood_data is not None:
+        check_folders(recipe)
         side = train.shape[1]
         ood_root = recipe.ood_dir or recipe.data_dir
         ood_train, ood_test = load(recipe.ood_data, ood_root, size=side, seed=recipe.seed, progress=progress)
@@ -55,8 +62,28 @@ def open_data(recipe: Recipe, split: Split | None = None, progress: Any = None) 
         source=train,
         class_names=tuple(train.class_names[c] for c in split.id_classes),
         variant="; ".join(f"{name}: {variant}" for name, variant in named.items()) or None,
-        skipped=sum(len(each.skipped) for each in (train, test, ood_train) if each is not None),
+        skipped=sum(len(each.skipped) for each in sets),
+        truth=None if recipe.ood_data == "pile" else split.unlabeled_is_ood,
+        fingerprints={f"{number} {each.name}": fingerprint(each) for number, each in enumerate(sets)},
     )
+
+
+def check_folders(recipe: Recipe) -> None:
+    """Refuse a folder of the user's that would be its own OOD source."""
+    own = {"folder", "pile"}
+    if recipe.ood_data in own and (
+        recipe.ood_dir is None or (recipe.data in own and recipe.ood_dir == recipe.data_dir)
+    ):
+        raise UserError(f"--ood-data {recipe.ood_data}: name the folder of those images with --ood-dir.")
+
+
+def fingerprint(images: ImageSet) -> str:
+    """Of the number, order, names and labels of the images."""
+    names = [Path(file).parts[-2:] for file in images.files] if images.files else None
+    digest = hashlib.blake2b(repr((images.name, len(images), images.shape, names)).encode(), digest_size=16)
+    if images.labels is not None:
+        digest.update(images.labels.tobytes())
+    return digest.hexdigest()
 
 
 def split_spec(recipe: Recipe) -> SplitSpec:

@@ -28,6 +28,8 @@ def open_fabric(recipe: Recipe) -> Fabric:
         raise UserError("device: this machine has no CUDA device. Use --set device=cpu, or auto.")
     if recipe.device == "mps" and not torch.backends.mps.is_available():
         raise UserError("device: this machine has no MPS device. Use --set device=cpu, or auto.")
+    if recipe.precision == "16-mixed" and not (torch.cuda.is_available() and recipe.device in ("auto", "cuda")):
+        raise UserError("precision: 16-mixed needs a CUDA device. Use --set precision=bf16-mixed, or 32-true.")
     torch.set_num_threads(recipe.threads or DEFAULT_THREADS)
     fabric = Fabric(accelerator=recipe.device, devices=1, precision=recipe.precision)
     if fabric.device.type == "cuda":

@@ -149,7 +149,7 @@ def map_images(
     autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> tuple[Tensor, ...]:
     """Apply a function to images by index in chunks: eval mode, no gradient, results concatenated on the CPU."""
-    was_training = module.training
+    modes = [(each, each.training) for each in module.modules()]  # a teacher inside may be in eval mode for good
     module.eval()
     collected: list[tuple[Tensor, ...]] = []
     try:
@@ -160,5 +160,6 @@ def map_images(
                 results = result if isinstance(result, tuple) else (result,)
                 collected.append(tuple(value.cpu() for value in results))
     finally:
-        module.train(was_training)
+        for each, training in modes:
+            each.training = training
     return tuple(torch.cat(column) for column in zip(*collected, strict=True))

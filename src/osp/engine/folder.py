@@ -20,6 +20,7 @@ class RunFolder:
         self.path = path
         self.recipe = path / "recipe.yaml"
         self.split = path / "split.npz"
+        self.data = path / "data.json"
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
         self.last = self.checkpoints / "last.safetensors"
@@ -89,6 +90,16 @@ class RunFolder:
         if self.metrics.exists():
             kept = [json.dumps(line) for line in self.read_metrics() if line["step"] <= step]
             write_bytes(self.metrics, "".join(line + "\n" for line in kept).encode())
+
+    def check_data(self, fingerprints: dict[str, str]) -> None:
+        """Note which images the split's row numbers refer to, or refuse if they are others now."""
+        if not self.data.exists():
+            write_bytes(self.data, (json.dumps(fingerprints, indent=2) + "\n").encode())
+        elif json.loads(self.data.read_text(encoding="utf-8")) != fingerprints:
+            raise UserError(
+                f"The images have changed since the run in {self.path} began: some came, went or changed places. "
+                "Put them back, or start a new run with another --out."
+            )
 
     def write_result(self, result: dict[str, Any]) -> None:
         write_bytes(self.result, (json.dumps(result, indent=2, allow_nan=False) + "\n").encode())

@@ -30,7 +30,8 @@ from osp.engine.schedule import Timetable, learning_rate, refreshes
 from osp.errors import UserError
 from osp.evaluate.metrics import accuracy, detection, partition_quality
 from osp.methods.base import Batch, ExtraOptimizer, Method, Outputs, Stage, Step
-from osp.nets import StepDropout
+from osp.nets import BATCH_NORMS, StepDropout
+from osp.randomness import key_to_seed
 from osp.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Loop:
         method: Method,
         fresh_method: Callable[[str], Method],
         feed: Feed,
-        truth: np.ndarray,
+        truth: np.ndarray | None,
         folder: RunFolder,
         fabric: Fabric,
         display: Display,
@@ -63,7 +64,7 @@ class Loop:
     ) -> None:
         self.model = model  # what a reader of the weights must know: task, class names, normalisation
         self.recipe, self.method, self.fresh_method, self.feed = recipe, method, fresh_method, feed
-        self.truth = truth  # which unlabelled images are OOD: for metrics only
+        self.truth = truth  # which unlabelled images are OOD, where that is known: for metrics only
         self.folder, self.fabric, self.display = folder, fabric, display
         assert recipe.steps is not None
         self.timetable = Timetable.make(
@@ -133,7 +134,7 @@ class Loop:
         """Losses, gradients, optimiser: the whole update is here."""
         for dropout in self.dropouts:
             dropout.set_step(step.seed, step.index, step.rank, step.world)
-        torch.manual_seed(hash_step(step))  # for a user's own module that draws from torch's global generator
+        torch.manual_seed(key_to_seed(step.seed, step.index, "torch", step.rank))  # for a user's module that draws
         with self.fabric.autocast():
             extra_losses = self.method.extra_losses(batch, step)
         for name, loss in extra_losses.items():
@@ -142,7 +143,7 @@ class Loop:
             for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
                 parameter.grad = gradient
             self.average_gradients(parameters)
-            optimizer.step()
+            optimizer.optimizer.step()  # not through fabric: its loss scaling knows nothing of these gradients
             optimizer.zero_grad(set_to_none=True)
         with self.fabric.autocast():
             terms = self.method.losses(batch, step)
@@ -195,6 +196,7 @@ class Loop:
     def open_stage(self, step: Step, resumed: bool = False) -> None:
         """A new optimiser and the streams of this stage."""
         if resumed and step.stage_step == 0 and step.index == self.done:
+            self._saved = {}
             return  # the stage has not begun: begin_stage opens it
         self.parameters = main_parameters(self.method)
         self.optimizer = self.optimizer_for(step.stage, self.parameters)
@@ -217,6 +219,7 @@ class Loop:
         """Run a hook of the method with a pool to pass over."""
         averaged = self.averaged.applied if self.averaged is not None else None
         pool = FeedPool(self.method, self.feed, self.done, averaged, self.fabric.autocast)
+        torch.manual_seed(key_to_seed(step.seed, step.index, function.__name__, step.rank))
         function(step, pool)
         for message in pool.messages:
             self.display.say(f"step {self.done}: {message}")
@@ -260,12 +263,12 @@ class Loop:
         validation = self.outputs(self.feed.index["val"])
         line["val_accuracy"] = accuracy(validation.logits, self.feed.targets["val"].cpu().numpy())
         pool = self.feed.index["unlabeled"]
-        if self.truth.any() and not self.truth.all():
+        if self.truth is not None and self.truth.any() and not self.truth.all():
             rows = np.linspace(0, len(pool) - 1, min(POOL_SAMPLE, len(pool))).astype(np.int64)
             scores = self.outputs(pool[rows]).ood_score
             line["pool_auroc"] = detection(scores[~self.truth[rows]], scores[self.truth[rows]])["auroc"]
         kept = self.method.kept()
-        if kept is not None:
+        if kept is not None and self.truth is not None:
             line.update(partition_quality(kept.cpu().numpy(), self.truth))
         self.write(step, "eval", {name: value for name, value in line.items() if value is not None})
         value = line["val_accuracy"]
@@ -303,6 +306,7 @@ class Loop:
             "best": self.best,
             "warnings": self.warnings,
             "averaged_updates": self.averaged.updates if self.averaged is not None else 0,
+            "precision": self.fabric.strategy.precision.state_dict(),  # the loss scaling of 16-mixed
             "tally": self.tally.counts,
             "activity": self.activity.counts,
         }
@@ -348,6 +352,7 @@ class Loop:
             self.averaged.updates = meta["averaged_updates"]
             for key, tensor in unprefixed("averaged", tensors).items():
                 self.averaged.average[int(key)].copy_(tensor)
+        self.fabric.strategy.precision.load_state_dict(meta["precision"])
         self.tally.restore(unprefixed("tally", tensors), meta["tally"])
         self.activity.restore(unprefixed("activity", tensors), meta["activity"])
         self.folder.rewind_metrics(self.done)
@@ -381,34 +386,25 @@ class Tally:
 
 def method_outputs(method: Method, feed: Feed, index: np.ndarray, autocast: Callable[[], Any]) -> Outputs:
     """Features, logits and OOD scores of the feed's images; the encoder runs once."""
-
-    def forward(images: Tensor) -> tuple[Tensor, ...]:
-        features = method.net.encode(images)
-        logits = method.net.classify(features)
-        return features.float(), logits.float(), method.ood_score(features, logits).float()
-
-    return Outputs(*(tensor.numpy() for tensor in map_images(forward, method, feed, index, autocast)))
+    return Outputs(*(tensor.numpy() for tensor in map_images(method.outputs, method, feed, index, autocast)))
 
 
 @torch.no_grad()
 def restart_weights(method: Method, fresh: Method) -> None:
-    """Give all parameters and batch-norm statistics their initial values; other state of the method stays."""
-    for parameter, initial in zip(method.parameters(), fresh.parameters(), strict=True):
-        parameter.copy_(initial)
-    initial_buffers = dict(fresh.named_buffers())
-    for name, buffer in method.named_buffers():
-        if name.endswith(("running_mean", "running_var", "num_batches_tracked")):
-            buffer.copy_(initial_buffers[name])
+    """Give what is trained its initial values, batch-norm statistics included; other state of the method stays."""
+    for module, initial in zip(method.modules(), fresh.modules(), strict=True):
+        own = list(module.parameters(recurse=False))
+        if not own or not all(parameter.requires_grad for parameter in own):
+            continue  # a frozen copy, such as a teacher, is not trained
+        for parameter, start in zip(own, initial.parameters(recurse=False), strict=True):
+            parameter.copy_(start)
+        if isinstance(module, BATCH_NORMS):
+            for tensor, value in zip(module.buffers(recurse=False), initial.buffers(recurse=False), strict=True):
+                tensor.copy_(value)
 
 
 def advice(step: Step) -> str:
     return f"Try a smaller learning rate, for example --set lr={step.stage.lr / 3:.2g}."
-
-
-def hash_step(step: Step) -> int:
-    from osp.randomness import key_to_seed
-
-    return key_to_seed(step.seed, step.index, "torch", step.rank)
 
 
 @contextmanager

@@ -74,7 +74,7 @@ def train(
     recipe = recipe.resolved()
     if network is not None:
         recipe = recipe.changed(network="custom")
-    folder = RunFolder(Path(out) if out is not None else default_folder(recipe))
+    folder = RunFolder(Path(out).expanduser() if out is not None else default_folder(recipe))
     display = display or Silent()
     split: Split | None = None
     if resume:
@@ -96,6 +96,7 @@ def train(
     try:
         if split is None:
             save_split(data.split, folder)
+        folder.check_data(data.fingerprints)
         if resume and folder.last.exists():
             loop.resume()
             display.say(f"Going on at step {loop.done} of {recipe.steps}.")
@@ -181,7 +182,7 @@ def build_loop(
         "mean": list(data.source.mean),
         "std": list(data.source.std),
     }
-    return Loop(recipe, method, fresh, feed, split.unlabeled_is_ood, folder, fabric, display, model)
+    return Loop(recipe, method, fresh, feed, data.truth, folder, fabric, display, model)
 
 
 def build_method(recipe: Recipe, task: Task, network: nn.Module | None = None) -> Method:
@@ -209,10 +210,10 @@ def finish(loop: Loop, data: Data, draw: Draw | None = None) -> dict[str, Any]:
         "steps": loop.done,
         "images_seen": loop.images_seen,
         "seconds": round(loop.seconds + time.monotonic() - started, 2),
-        **measure(test, split.test_targets, test_ood, pool, split.unlabeled_is_ood, method),
-        "val_accuracy": accuracy(validation.logits, split.val_targets) if len(split.val) else None,
+        **measure(test, split.test_targets, test_ood, pool, data.truth, method),
+        "val_accuracy": round(accuracy(validation.logits, split.val_targets) or 0.0, 4) if len(split.val) else None,
         "threshold": threshold,
-        "warnings": loop.warnings + idle_warnings(loop) + data_warnings(data) + chance_warnings(test, split),
+        "warnings": loop.warnings + idle_warnings(loop) + data_warnings(data) + chance_warnings(test, loop.done),
     }
     if draw is not None:
         draw(loop.folder, data, pool, result, loop.folder.read_metrics())
@@ -221,16 +222,16 @@ def finish(loop: Loop, data: Data, draw: Draw | None = None) -> dict[str, Any]:
 
 
 def describe(recipe: Recipe, data: Data) -> dict[str, Any]:
-    """What was run, in the words of the recipe; the ratio is the split's own."""
-    is_ood = data.split.unlabeled_is_ood
+    """What was run, in the words of the recipe; where that gives no OOD ratio, the split's own, if anybody knows it."""
+    ratio = recipe.ood_ratio
+    if ratio is None and data.truth is not None:
+        ratio = float(data.truth.mean()) if len(data.truth) else 0.0
     return {
         "method": Path(recipe.method).stem,
         "dataset": recipe.data,
         "ood_data": recipe.ood_data,
         "data_variant": data.variant,
-        "ood_ratio": recipe.ood_ratio
-        if recipe.ood_ratio is not None
-        else (float(is_ood.mean()) if len(is_ood) else 0.0),
+        "ood_ratio": ratio,
         "labels_per_class": recipe.labels_per_class,
         "unlabeled": len(data.split.unlabeled),
         "network": recipe.network,
@@ -241,7 +242,7 @@ def describe(recipe: Recipe, data: Data) -> dict[str, Any]:
 
 
 def measure(
-    test: Outputs, targets: np.ndarray, test_ood: Outputs, pool: Outputs, is_ood: np.ndarray, method: Method
+    test: Outputs, targets: np.ndarray, test_ood: Outputs, pool: Outputs, truth: np.ndarray | None, method: Method
 ) -> dict[str, float | None]:
     """The numbers of `result.json`; null where there is nothing to measure, never NaN."""
     found = detection(test.ood_score, test_ood.ood_score)
@@ -250,7 +251,7 @@ def measure(
         "accuracy": accuracy(test.logits, targets),
         "auroc": found["auroc"],
         "msp_auroc": detection(*softmax_scores)["auroc"],
-        "pool_auroc": detection(pool.ood_score[~is_ood], pool.ood_score[is_ood])["auroc"],
+        "pool_auroc": None,
         "aupr_id": found["aupr_id"],
         "aupr_ood": found["aupr_ood"],
         "fpr95": found["fpr95"],
@@ -259,9 +260,11 @@ def measure(
         "angle": mean_angle(test.features, test_ood.features),
         "interclass_variance": interclass_variance(test.features, targets),
     }
-    kept = method.kept()
-    if kept is not None:
-        numbers |= partition_quality(kept.cpu().numpy(), is_ood)
+    if truth is not None:
+        numbers["pool_auroc"] = detection(pool.ood_score[~truth], pool.ood_score[truth])["auroc"]
+        kept = method.kept()
+        if kept is not None:
+            numbers |= partition_quality(kept.cpu().numpy(), truth)
     return {key: None if value is None or not np.isfinite(value) else round(value, 4) for key, value in numbers.items()}
 
 
@@ -284,9 +287,9 @@ def idle_warnings(loop: Loop) -> list[str]:
     ]
 
 
-def chance_warnings(test: Outputs, split: Split) -> list[str]:
+def chance_warnings(test: Outputs, steps: int) -> list[str]:
     """A network that names one class for every image has learned nothing, whatever its losses say."""
-    if len(split.test) > 1 and len(np.unique(test.logits.argmax(axis=1))) == 1:
+    if steps >= 100 and len(np.unique(test.logits.argmax(axis=1))) == 1:
         return ["the network gives every test image the same class; try a smaller learning rate or another seed"]
     return []
 

@@ -289,8 +289,15 @@ class Method(nn.Module):
 
     # The trained model
 
+    def outputs(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Features, logits and OOD scores of images, in single precision whatever the network computes in."""
+        features = self.net.encode(images).float()
+        with torch.autocast(features.device.type, enabled=False):
+            logits = self.net.classify(features)
+            return features, logits, self.ood_score(features, logits)
+
     def ood_score(self, features: Tensor, logits: Tensor) -> Tensor:
-        """Larger = more OOD. Unless overridden 1 - max softmax (Hendrycks and Gimpel 2017)."""
+        """Larger = more OOD; called in single precision. By default 1 - max softmax (Hendrycks and Gimpel 2017)."""
         return max_softmax_score(logits)
 
     # Help

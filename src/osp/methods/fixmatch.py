@@ -9,7 +9,8 @@ weights.
 
 Differences from the release: the weak views go through the network without a graph in a pass of their own (the release
 puts labelled, weak and strong images through one pass and then throws the weak gradients away), so their batch-norm
-statistics are those of the weak views alone.
+statistics are those of the weak views alone; and the averaged weights forget their random start (the decay rises to its
+value), which a run of a million steps would not notice.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ Semi-Supervised Learning, CVPR 2023. OOD score: 1 - S as in T2T.
 
 What the paper leaves open is an option: see the descriptions in `OSPOptions` (`osp methods osp`). Two of its choices do
 not work as printed: no image of a task with few classes has max p < 0.2, so `recyclable=quantile` is our default
-(`absolute` is the printed rule); and the partition can feed on itself (see `osp.methods.t2t`, docs/stability.md).
+(`absolute` is the printed rule); and the partition can feed on itself (see `osp.methods.t2t`, docs/osp.md).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pydantic import Field
 from torch import Tensor
 
 from osp.methods.base import Batch, Pool, Published, Step, Task
-from osp.methods.t2t import T2T, Encoded, T2TOptions, ranked
+from osp.methods.t2t import OURS, T2T, Encoded, T2TOptions, ranked
 from osp.nets import Network
 from osp.parts.bank import OODBank
 from osp.parts.orthogonality import (
@@ -87,13 +87,13 @@ class OSP(T2T):
         "temperature": Published(0.4, UNSTATED + "release"),
         "threshold": Published(0.8, UNSTATED + "release"),
         "ramp": Published(0.0, "paper: no ramp (release: 0.2)"),
-        "refresh": Published(0.05, "paper: every 10 epochs of 200 (release: 20)"),
+        "refresh": Published(0.05, "paper: every 10 epochs; 200 epochs of 1,000 steps as in the release"),
         "consistency_from": Published("kept"),
         "partition_by": Published("matching"),
         "unlabeled_matching": Published("entropy", UNSTATED + "release"),
-        "accept": Published(0.0),
-        "doubtful": Published(0.0),
-        "score_memory": Published(0.0),
+        "accept": Published(0.0, OURS),
+        "doubtful": Published(0.0, OURS),
+        "score_memory": Published(0.0, OURS),
         "alpha": Published(0.8, "paper (release: 0.6)"),
         "delta": Published(0.8),
         "odc_labeled": Published(1.0),

@@ -5,16 +5,14 @@ Two stages on one network (encoder G, classifier F) with a rotation head H and a
     pre-training  L = L_ce + L_ood^l + L_rot                                  (Eq. 13 of the OSP paper)
     fine-tuning   L = L_ce + L_ood^l + L_rot + a(t) (L_u + L_ood^u)           (Eq. 14), a(t) a linear ramp
 
-At each refresh the pool is cut by Otsu's threshold on S(x) = sigmoid(M(G(x), ŷ)); only the kept images enter L_u, while
-L_rot and L_ood^u see all of them. The terms are in `osp.parts`. OOD score: 1 - S.
+At each refresh the pool is cut in two by an OOD score; only the images kept enter L_u, while L_rot and L_ood^u see all.
+The terms are in `osp.parts`. OOD score of the trained model: 1 - S with S(x) = sigmoid(M(G(x), ŷ)).
 
 Reference: Huang et al., Trash to Treasure, ICCV 2021; its release is the authority for what the OSP paper leaves out.
-How ours differs by default, each an option:
-
-- `unlabeled_matching=partition`: the release minimises the entropy of S on unlabelled pairs, which pushes doubtful
-  matches to certainty, right or wrong, and can make the partition feed on itself (docs/stability.md). Ours gives those
-  pairs the partition itself as their target, and leaves out the images around the threshold.
-- the fine-tuning stage takes the harness's learning rate; weak views need no graph; the head never sees the truth.
+There the score that cuts the pool is 1 - S, the threshold Otsu's, and L_ood^u the entropy of S. Trained on few labels,
+that partition can feed on itself (docs/osp.md). Our defaults differ, each by an option that `--preset paper` turns off:
+`partition_by` (the score by labelled neighbours), `unlabeled_matching` (the partition is the target of M), `accept`,
+`doubtful` and `score_memory` (a careful threshold).
 """
 
 from __future__ import annotations
@@ -37,6 +35,7 @@ from osp.parts.reduce import masked_mean
 from osp.parts.rotation import rotate4, rotation_loss
 
 RELEASE = "T2T release"
+OURS = "off: not in the publication"
 
 
 class T2TOptions(Options):
@@ -46,7 +45,7 @@ class T2TOptions(Options):
         "cosine-7/16", description="learning rate over pre-training"
     )
     pretrain_drops: tuple[float, ...] = Field((), description="shares of pre-training where `steps` lowers the rate")
-    rotation_batch: int = Field(64, ge=1, description="images a step for the rotation task, each at four angles")
+    rotation_batch: int = Field(64, ge=2, description="images a step for the rotation task, each at four angles")
     rotation_weight: float = Field(1.0, ge=0, description="weight of L_rot")
     temperature: float = Field(0.4, gt=0, description="sharpening of the targets of L_u")
     threshold: float = Field(0.8, ge=0, le=1, description="confidence from which an image enters L_u")
@@ -91,22 +90,33 @@ class T2T(Method):
     Options: ClassVar[type[Options]] = T2TOptions
     mechanism: ClassVar[tuple[str, ...]] = ("kept_share", "consistency_rate")
     paper = {  # noqa: RUF012
+        "batch": Published(64, RELEASE),
+        "mu": Published(5, RELEASE),
+        "rotation_batch": Published(64, RELEASE),
+        "rotation_weight": Published(1.0, RELEASE),
+        "optimizer": Published("sgd", RELEASE),
+        "momentum": Published(0.9, RELEASE),
+        "nesterov": Published(True, RELEASE),
+        "weight_decay": Published(5e-4, RELEASE),
+        "decay_all": Published(True, RELEASE),
+        "pretrain_share": Published(0.2, "T2T release: 50,000 of 250,000"),
         "pretrain_lr": Published(0.1, RELEASE),
         "pretrain_schedule": Published("steps", RELEASE),
         "pretrain_drops": Published((0.3, 0.6, 0.8), RELEASE),
+        "drop_factor": Published(0.2, RELEASE),
         "lr": Published(0.03, RELEASE),
-        "decay_all": Published(True, RELEASE),
-        "batch": Published(64),
-        "mu": Published(5),
+        "schedule": Published("cosine-7/16", RELEASE),
         "temperature": Published(0.4, RELEASE),
         "threshold": Published(0.8, RELEASE),
         "ramp": Published(0.2, RELEASE),
         "refresh": Published(0.1, RELEASE),
-        "partition_by": Published("matching", RELEASE),
+        "consistency_from": Published("kept", RELEASE),
         "unlabeled_matching": Published("entropy", RELEASE),
-        "accept": Published(0.0, RELEASE),
-        "doubtful": Published(0.0, RELEASE),
-        "score_memory": Published(0.0, RELEASE),
+        "partition_by": Published("matching", RELEASE),
+        "accept": Published(0.0, OURS),
+        "doubtful": Published(0.0, OURS),
+        "score_memory": Published(0.0, OURS),
+        "noise": Published(0.0, OURS),
     }
     training_only: ClassVar[tuple[str, ...]] = ("scores", "aside_rows")
     weak_graph = False
@@ -184,7 +194,6 @@ class T2T(Method):
         strong_logits = self.net.classify(encoded.strong)
         consistency, mask = sharpened_consistency(encoded.weak_logits, strong_logits, o.temperature, o.threshold)
         self.log("consistency_rate", mask.float().mean())
-        self.log("kept_share", self.kept_rows.float().mean())
         ramp = step.linear_ramp(o.ramp)
         terms["consistency"] = ramp * consistency
         if o.unlabeled_matching != "off":
@@ -220,9 +229,9 @@ class T2T(Method):
         by_neighbors = self.neighbor_score(step, pool) if self.options.partition_by == "neighbors" else None
 
         def look(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            features = self.net.encode(images)
-            logits = self.net.classify(features)
-            scores = self.ood_score(features, logits) if by_neighbors is None else by_neighbors(features)
+            features, logits, scores = self.outputs(images)
+            if by_neighbors is not None:
+                scores = by_neighbors(features)
             confidence, predicted = logits.softmax(dim=1).max(dim=1)
             return scores, confidence, predicted
 
@@ -260,6 +269,7 @@ class T2T(Method):
         sure_aside = ranked(scores[~below], self.options.doubtful, threshold)
         self.scores, self.cut = scores, torch.stack([sure_kept, sure_aside])
         self.kept_rows, self.aside_rows = scores <= sure_kept, ~below & (scores >= sure_aside)
+        self.log("kept_share", self.kept_rows.float().mean())
 
     def kept(self) -> Tensor | None:
         return self.kept_rows if len(self.kept_rows) else None

@@ -2,6 +2,7 @@
 
 from osp.nets.backbones import NAMES, build_encoder
 from osp.nets.network import (
+    BATCH_NORMS,
     Network,
     StepDropout,
     batchnorm_momentum,
@@ -11,6 +12,7 @@ from osp.nets.network import (
 )
 
 __all__ = [
+    "BATCH_NORMS",
     "NAMES",
     "Network",
     "StepDropout",

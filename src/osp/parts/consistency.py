@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from osp.parts.reduce import masked_mean
@@ -36,8 +35,3 @@ def noisy(features: Tensor, scale: float, generator: torch.Generator) -> Tensor:
 def noise_consistency(logits: Tensor, noisy_logits: Tensor) -> Tensor:
     """Mean KL(sg[p(z)] ‖ p(z + ε)): the pre-training stage's demand, which the paper gives only in words."""
     return kl_divergence(logits.detach(), noisy_logits).mean()
-
-
-def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """L_ce."""
-    return F.cross_entropy(logits, targets)

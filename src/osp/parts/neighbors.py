@@ -1,7 +1,7 @@
 """Who has labelled images for neighbours? An OOD score from the shape of the pool itself.
 
 The labelled images say which clusters of the feature space are ID: a cluster of OOD images has no labelled member, even
-where the classifier is sure of its members. Beyond the paper; see docs/stability.md for why it is needed.
+where the classifier is sure of its members. Beyond the paper; see docs/osp.md for why it is needed.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from osp.engine.folder import RunFolder
 from osp.methods.base import Outputs
 
 matplotlib.use("Agg")
-ID_COLOUR, OOD_COLOUR = "#2a6f97", "#d1603d"
+ID_COLOUR, OOD_COLOUR, UNKNOWN_COLOUR = "#2a6f97", "#d1603d", "#888888"
 COLUMNS, ROWS = 12, 2
 
 
@@ -29,12 +29,13 @@ def draw_result(
     top, familiar, foreign = parts
     curve, histogram = top.subplots(1, 2)
     _draw_curve(curve, metrics)
-    _draw_scores(histogram, pool.ood_score, data.split.unlabeled_is_ood, result["pool_auroc"])
+    _draw_scores(histogram, pool.ood_score, data.truth, result["pool_auroc"])
     order = np.argsort(pool.ood_score, kind="stable")
     count = min(COLUMNS * ROWS, max(1, len(order) // 2))
     if len(order):
         _draw_images(familiar, data, order[:count], "Unlabelled images that look most familiar")
-        _draw_images(foreign, data, order[::-1][:count], "... and most foreign (red frame: truly OOD)")
+        known = " (red frame: truly OOD)" if data.truth is not None and data.truth.any() else ""
+        _draw_images(foreign, data, order[::-1][:count], f"... and most foreign{known}")
     top.suptitle(_headline(result), fontsize=11)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
@@ -43,7 +44,9 @@ def draw_result(
 
 def _headline(result: dict[str, Any]) -> str:
     parts = [f"{result['method']} on {result['dataset']}"]
-    parts += [f"{result['labels_per_class']} labels a class", f"{result['ood_ratio']:.0%} of the pool is OOD"]
+    parts.append(f"{result['labels_per_class']} labels a class")
+    if result["ood_ratio"] is not None:
+        parts.append(f"{result['ood_ratio']:.0%} of the pool is OOD")
     if result["accuracy"] is not None:
         parts.append(f"test accuracy {result['accuracy']:.1f} %")
     if result["auroc"] is not None:
@@ -58,13 +61,17 @@ def _draw_curve(axes: Axes, metrics: list[dict[str, Any]]) -> None:
     axes.grid(alpha=0.3)
 
 
-def _draw_scores(axes: Axes, scores: np.ndarray, is_ood: np.ndarray, auroc: float | None) -> None:
+def _draw_scores(axes: Axes, scores: np.ndarray, truth: np.ndarray | None, auroc: float | None) -> None:
     if len(scores):
         bins = np.linspace(scores.min(), max(scores.max(), scores.min() + 1e-6), 41).tolist()
-        axes.hist(scores[~is_ood], bins=bins, alpha=0.65, color=ID_COLOUR, label="ID")
-        axes.hist(scores[is_ood], bins=bins, alpha=0.65, color=OOD_COLOUR, label="OOD")
+        if truth is None:
+            axes.hist(scores, bins=bins, alpha=0.65, color=UNKNOWN_COLOUR)
+        else:
+            for side, colour, name in ((~truth, ID_COLOUR, "ID"), (truth, OOD_COLOUR, "OOD")):
+                if side.any():
+                    axes.hist(scores[side], bins=bins, alpha=0.65, color=colour, label=name)
+            axes.legend()
         axes.set_yscale("log")
-        axes.legend()
     title = "Unlabelled images" if auroc is None else f"Unlabelled images (AUROC {auroc:.1f})"
     axes.set(xlabel="OOD score (larger = more foreign)", ylabel="images", title=title)
 
@@ -78,6 +85,8 @@ def _draw_images(figure: Any, data: Data, rows: np.ndarray, title: str) -> None:
         axes.axis("on")
         axes.set(xticks=[], yticks=[])
         axes.imshow(image if image.shape[2] == 3 else image[..., 0], cmap="gray", vmin=0, vmax=255)
-        colour = OOD_COLOUR if data.split.unlabeled_is_ood[row] else ID_COLOUR
+        colour = UNKNOWN_COLOUR
+        if data.truth is not None:
+            colour = OOD_COLOUR if data.truth[row] else ID_COLOUR
         for spine in axes.spines.values():
             spine.set(color=colour, linewidth=2)

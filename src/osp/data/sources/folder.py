@@ -1,5 +1,6 @@
 """The user's own images: one folder a class, `train` and `test` folders of these, or a flat pile without classes.
 
+`pile` is every image below a folder, at any depth: unsorted, so nothing is known of any of them.
 Loose images beside class folders belong to the training set with the label -1 (class unknown).
 """
 
@@ -31,7 +32,7 @@ def load(name: str, request: Request) -> tuple[ImageSet, ImageSet | None]:
     """Decode and resize once, to 32x32 if no size is given. Without a test folder a fixed fifth a class is the test."""
     root = request.root
     check_root(root, must_exist=True)
-    class_names, train, test = _list(root)
+    class_names, train, test = _pile(root) if name == "pile" else _list(root)
     parts = [train, test] if test is not None else [train]
     result = decoded(name, root, [part.files for part in parts], request.size or SIZE, request.progress)
     if not len(result.parts[0].images):
@@ -51,6 +52,13 @@ def _image_set(
     return ImageSet(
         name, part.images, labels, class_names, result.mean, result.std, files=part.files, skipped=part.skipped
     )
+
+
+def _pile(root: Path) -> tuple[tuple[str, ...], Listing, Listing | None]:
+    files = list_images(root, deep=True)
+    if not files:
+        raise UserError(f"There is no image in {root} or below it (JPEG, PNG, WebP, BMP, TIFF, GIF or HEIC).")
+    return (), Listing(files, [-1] * len(files)), None
 
 
 def _list(root: Path) -> tuple[tuple[str, ...], Listing, Listing | None]:
@@ -111,4 +119,6 @@ def _set_aside(listing: Listing, classes: tuple[str, ...]) -> tuple[Listing, Lis
 def look(name: str, root: Path) -> SourceInfo:
     """Any folder will do, so none is looked for."""
     how = "your own images, one folder for each class: --data folder --data-dir FOLDER"
+    if name == "pile":
+        how = "your own unsorted images, beside --data folder: --ood-data pile --ood-dir FOLDER"
     return SourceInfo(name, True, "any folder of images", None, None, (3, SIZE, SIZE), how=how)

@@ -1,0 +1,69 @@
+"""Opening what a recipe names: folders of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import osp
+from osp import Recipe, UserError
+from osp.data.split import Split
+
+
+def write_images(folder: Path, count: int, seed: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (count, 12, 12, 3), dtype=np.uint8)
+    for number, image in enumerate(pixels):
+        Image.fromarray(image).save(folder / f"{number:03d}.png")
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Two classes of 20 images; 30 unsorted ones, some of them in folders."""
+    write_images(tmp_path / "photos" / "cat", 20, 0)
+    write_images(tmp_path / "photos" / "dog", 20, 1)
+    write_images(tmp_path / "unsorted", 25, 2)
+    write_images(tmp_path / "unsorted" / "2019" / "summer", 5, 3)
+    return tmp_path
+
+
+def recipe_for(photos: Path, **more: object) -> Recipe:
+    fields = {"data": "folder", "data_dir": str(photos / "photos"), "ood_data": "pile", "network": "cnn", "threads": 1}
+    fields |= {"ood_dir": str(photos / "unsorted"), "labels_per_class": 5, "val_per_class": 2, "method": "fixmatch"}
+    return Recipe(**{**fields, "steps": 4, "options": {"batch": 4, "mu": 1}, **more})
+
+
+def test_a_pile_is_one_group_at_any_depth_whose_truth_nobody_knows(photos: Path) -> None:
+    run = osp.train(recipe_for(photos), photos / "run")
+    split = Split.load(photos / "run" / "split.npz")
+    assert split.unlabeled_is_ood.sum() == 30
+    assert len(split.test_ood) == 0
+    for name in ("auroc", "pool_auroc", "purity", "recall", "ood_ratio"):
+        assert run.result[name] is None
+    assert (photos / "run" / "result.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("ood_data", ["pile", "folder"])
+def test_a_folder_is_not_taken_for_its_own_ood_source(photos: Path, ood_data: str) -> None:
+    for ood_dir in (None, str(photos / "photos")):
+        with pytest.raises(UserError, match="--ood-dir"):
+            osp.train(recipe_for(photos, ood_data=ood_data, ood_dir=ood_dir), photos / "run")
+    assert not (photos / "run").exists()
+
+
+@pytest.mark.parametrize("change", ["gone", "new", "renamed"])
+def test_a_run_is_not_resumed_on_other_images(photos: Path, change: str) -> None:
+    osp.train(recipe_for(photos), photos / "run")
+    (photos / "run" / "result.json").unlink()
+    image = photos / "photos" / "cat" / "000.png"
+    if change == "gone":
+        image.unlink()
+    elif change == "new":
+        (photos / "photos" / "cat" / "0000.png").write_bytes(image.read_bytes())
+    else:
+        image.rename(image.with_name("zzz.png"))
+    with pytest.raises(UserError, match="images have changed since the run"):
+        osp.train(recipe_for(photos), photos / "run", resume=True)
