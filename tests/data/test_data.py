@@ -27,6 +27,7 @@ def test_every_name_is_listed() -> None:
         "gaussian",
         "uniform",
         "folder",
+        "pile",
     }
     assert set(osp.data.available()) == expected
 

@@ -143,7 +143,7 @@ def filled(**options: Any) -> OSP:
 
 
 def test_a_partition_fills_the_bank_with_the_doubtful_half_of_what_it_set_aside() -> None:
-    method, pool = by_hand(OSP, doubtful=0.0, recyclable_share=0.5), FakePool()
+    method, pool = by_hand(OSP, doubtful=0.0, recyclable_share=0.5, cut_by="otsu"), FakePool()
     assert isinstance(method, OSP)
     method.refresh(step_at(0.0), pool)
     logits = method.net(pool.images).detach()
@@ -304,14 +304,18 @@ def test_the_paper_preset_has_what_the_paper_states_and_marks_the_rest() -> None
     for name, entry in OSP.paper.items():
         assert name in OSP.Options.model_fields
         if name not in STATED:
-            assert "paper" in entry.source or entry.source.startswith("not stated"), name
+            assert "paper" in entry.source or entry.source.startswith(("not stated", "off")), name
     assert set(recipe.options) >= set(OSP.paper)
 
 
 def test_remedies_of_our_own_are_off_in_the_paper_preset() -> None:
     options = Recipe(method="osp", preset="paper").resolved().options
-    assert options["unlabeled_matching"] == "entropy"
-    assert options["score_memory"] == 0.0
+    assert (options["unlabeled_matching"], options["partition_by"], options["cut_by"]) == (
+        "entropy",
+        "matching",
+        "otsu",
+    )
+    assert (options["score_memory"], options["doubtful"], options["warmup"], options["clip"]) == (0.0, 0.0, 0.0, None)
 
 
 def test_it_learns_digits_and_tells_them_from_others_with_its_bank_in_use(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_run_that_diverges_says_so_when_the_pool_is_cut(partition_by: str, tmp
 
 
 def test_the_pool_is_cut_at_otsus_threshold_and_the_stream_restricted_to_what_is_kept() -> None:
-    method, pool = by_hand(T2T, partition_by="matching", doubtful=0.0, accept=0.0), FakePool()
+    method, pool = by_hand(T2T, partition_by="matching", doubtful=0.0, cut_by="otsu"), FakePool()
     assert method.kept() is None
     method.refresh(step_at(0.0), pool)
     features = method.net.encode(pool.images)
@@ -104,7 +104,7 @@ def test_the_pool_is_cut_at_otsus_threshold_and_the_stream_restricted_to_what_is
 
 
 def test_the_pool_can_be_cut_by_its_labelled_neighbours() -> None:
-    method, pool = by_hand(T2T, partition_by="neighbors", doubtful=0.0, accept=0.0), FakePool()
+    method, pool = by_hand(T2T, partition_by="neighbors", doubtful=0.0, cut_by="otsu"), FakePool()
     method.refresh(step_at(0.0), pool)
     score = NeighborScore(method.net.encode(pool.labeled).detach(), method.net.encode(pool.images).detach())
     torch.testing.assert_close(method.scores, score(method.net.encode(pool.images)).detach())

@@ -9,7 +9,7 @@ from skimage.filters import threshold_otsu
 from torch import Tensor
 
 from osp.parts import otsu_threshold
-from osp.parts.partition import BINS, histogram, otsu_from_histogram
+from osp.parts.partition import BINS, histogram, id_share, otsu_from_histogram
 
 
 def two_bumps(seed: int) -> Tensor:
@@ -90,3 +90,23 @@ def test_separation_tells_one_bump_from_two() -> None:
     assert separation(torch.rand(100_000, generator=draws)) == pytest.approx(0.75, abs=0.01)
     bumps = 0.02 * torch.randn(1000, generator=draws) + (torch.arange(1000) % 2)
     assert separation(bumps) > 0.99
+
+
+@pytest.mark.parametrize("share", [0.1, 0.4, 0.7, 1.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_share_of_id_images_is_found_where_scores_overlap_little(share: float, seed: int) -> None:
+    draws = torch.Generator().manual_seed(seed)
+    inside = torch.randn(int(share * 4000), generator=draws)
+    outside = 4 + torch.randn(4000 - len(inside), generator=draws)
+    estimate = id_share(torch.cat([inside, outside]), torch.randn(400, generator=draws))
+    assert estimate == pytest.approx(share, abs=0.1)
+    assert estimate <= 1
+
+
+def test_the_share_is_the_least_bound_of_a_slow_loop() -> None:
+    draws = torch.Generator().manual_seed(0)
+    pool, known = torch.rand(50, generator=draws), torch.rand(20, generator=draws) ** 2
+    bounds = []
+    for t in sorted(known.tolist())[6:]:
+        bounds.append((pool <= t).float().mean().item() / (known <= t).float().mean().item())
+    assert id_share(pool, known) == pytest.approx(min(*bounds, 1.0), abs=1e-6)

@@ -91,7 +91,7 @@ class OSP(T2T):
         "consistency_from": Published("kept"),
         "partition_by": Published("matching"),
         "unlabeled_matching": Published("entropy", UNSTATED + "release"),
-        "accept": Published(0.0, OURS),
+        "cut_by": Published("otsu"),
         "doubtful": Published(0.0, OURS),
         "score_memory": Published(0.0, OURS),
         "alpha": Published(0.8, "paper (release: 0.6)"),

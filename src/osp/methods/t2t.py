@@ -11,12 +11,13 @@ The terms are in `osp.parts`. OOD score of the trained model: 1 - S with S(x) = 
 Reference: Huang et al., Trash to Treasure, ICCV 2021; its release is the authority for what the OSP paper leaves out.
 There the score that cuts the pool is 1 - S, the threshold Otsu's, and L_ood^u the entropy of S. Trained on few labels,
 that partition can feed on itself (docs/osp.md). Our defaults differ, each by an option that `--preset paper` turns off:
-`partition_by` (the score by labelled neighbours), `unlabeled_matching` (the partition is the target of M), `accept`,
-`doubtful` and `score_memory` (a careful threshold).
+`partition_by` (the score by labelled neighbours), `cut_by` (the estimated share of ID images), `unlabeled_matching`
+(the partition is the target of M), `doubtful` and `score_memory`.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -30,7 +31,7 @@ from osp.nets import Network
 from osp.parts.consistency import noise_consistency, noisy, sharpened_consistency
 from osp.parts.matching import MatchingHead, labeled_matching_loss, unlabeled_matching_entropy
 from osp.parts.neighbors import NeighborScore
-from osp.parts.partition import otsu_threshold
+from osp.parts.partition import id_share, otsu_threshold
 from osp.parts.reduce import masked_mean
 from osp.parts.rotation import rotate4, rotation_loss
 
@@ -59,8 +60,9 @@ class T2TOptions(Options):
     unlabeled_matching: Literal["partition", "entropy", "off"] = Field(
         "partition", description="L_ood^u: the partition as target, or the entropy of T2T"
     )
-    accept: float = Field(
-        0.9, ge=0, le=1, description="share of the validation images that the threshold must at least let pass"
+    cut_by: Literal["share", "otsu"] = Field(
+        "share",
+        description="where the pool is cut: at the share of ID images estimated from validation images, or Otsu's",
     )
     doubtful: float = Field(
         0.2, ge=0, lt=1, description="share of each side, next to the threshold, neither kept nor set aside"
@@ -113,7 +115,7 @@ class T2T(Method):
         "consistency_from": Published("kept", RELEASE),
         "unlabeled_matching": Published("entropy", RELEASE),
         "partition_by": Published("matching", RELEASE),
-        "accept": Published(0.0, OURS),
+        "cut_by": Published("otsu", RELEASE),
         "doubtful": Published(0.0, OURS),
         "score_memory": Published(0.0, OURS),
         "noise": Published(0.0, OURS),
@@ -121,6 +123,7 @@ class T2T(Method):
     training_only: ClassVar[tuple[str, ...]] = ("scores", "aside_rows")
     weak_graph = False
     scores: Tensor
+    share: Tensor
     kept_rows: Tensor
     aside_rows: Tensor
     cut: Tensor
@@ -130,6 +133,7 @@ class T2T(Method):
         self.rotation_head = nn.Linear(network.feature_dim, 4)
         self.matching = MatchingHead(network.feature_dim, task.num_classes)
         self.register_buffer("scores", torch.zeros(0))  # of the pool at the last refresh; larger = more OOD
+        self.register_buffer("share", torch.zeros(()))  # of ID images in the pool; 0 where it was not estimated
         self.register_buffer("kept_rows", torch.zeros(0, dtype=torch.bool))
         self.register_buffer("aside_rows", torch.zeros(0, dtype=torch.bool))
         self.register_buffer("cut", torch.zeros(2))  # kept up to the first score, set aside from the second
@@ -225,7 +229,7 @@ class T2T(Method):
     # The partition
 
     def refresh(self, step: Step, pool: Pool) -> None:
-        """Score the pool and cut it: S(x) >= Otsu's threshold is kept (Eq. 1)."""
+        """Score the pool and cut it in two (Eq. 1)."""
         by_neighbors = self.neighbor_score(step, pool) if self.options.partition_by == "neighbors" else None
 
         def look(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -236,10 +240,9 @@ class T2T(Method):
             return scores, confidence, predicted
 
         scores, confidence, predicted = pool.map(look)
-        lowest = -torch.inf
-        if self.options.accept and self.task.num_val:
-            lowest = float(ranked(pool.map(look, part="val")[0], self.options.accept, lowest))
-        self.partition(scores.to(self.cut.device), lowest)
+        if self.options.cut_by == "share" and self.task.num_val and not self.share:
+            self.share = torch.tensor(id_share(scores, pool.map(look, part="val")[0]), device=self.cut.device)
+        self.partition(scores.to(self.cut.device))
         if self.options.consistency_from == "kept":
             pool.restrict("unlabeled", self.kept_rows.nonzero().squeeze(1))
         self.after_partition(pool, confidence, predicted)
@@ -255,21 +258,28 @@ class T2T(Method):
         device = self.cut.device
         return NeighborScore(labeled.to(device), references.to(device))
 
-    def partition(self, scores: Tensor, lowest: float = -torch.inf) -> None:
-        """Cut the pool by Otsu's threshold of its scores, averaged with those of earlier refreshes.
+    def partition(self, scores: Tensor) -> None:
+        """Cut the pool by its scores, averaged with those of earlier refreshes.
 
-        Otsu cuts any pool in two, also one without OOD images; the threshold is therefore not put below `lowest`.
+        The cut is where the share of ID images ends that was estimated at the first refresh, before any partition had
+        shaped the features; without validation images to estimate it from, or if asked to, it is Otsu's threshold. The
+        share `doubtful` of each side that lies next to the cut belongs to neither.
         """
-        memory = self.options.score_memory
+        o = self.options
         if len(self.scores) == len(scores):
-            scores = memory * self.scores + (1 - memory) * scores
-        threshold = max(otsu_threshold(scores), lowest)
+            scores = o.score_memory * self.scores + (1 - o.score_memory) * scores
+        self.scores = scores
+        if self.share:
+            threshold = float(scores.sort().values[max(math.ceil(float(self.share) * len(scores)) - 1, 0)])
+        else:
+            threshold = otsu_threshold(scores)
         below = scores <= threshold
-        sure_kept = ranked(scores[below], 1 - self.options.doubtful, threshold)
-        sure_aside = ranked(scores[~below], self.options.doubtful, threshold)
-        self.scores, self.cut = scores, torch.stack([sure_kept, sure_aside])
+        sure_kept = ranked(scores[below], 1 - o.doubtful, threshold)
+        sure_aside = ranked(scores[~below], o.doubtful, threshold)
+        self.cut = torch.stack([sure_kept, sure_aside])
         self.kept_rows, self.aside_rows = scores <= sure_kept, ~below & (scores >= sure_aside)
         self.log("kept_share", self.kept_rows.float().mean())
+        self.log("id_share", below.float().mean())
 
     def kept(self) -> Tensor | None:
         return self.kept_rows if len(self.kept_rows) else None

@@ -1,4 +1,4 @@
-"""Cutting the pool in two by its OOD scores: Otsu's threshold, and what to do when there is nothing to cut."""
+"""Cutting the pool in two by its OOD scores: Otsu's threshold, or the share of ID images it seems to hold."""
 
 from __future__ import annotations
 
@@ -46,3 +46,24 @@ def otsu_threshold(scores: Tensor) -> float:
     if low == high:
         return low
     return otsu_from_histogram(histogram(scores, low, high), low, high)[0]
+
+
+LEAST = 0.3
+"""Share of the ID images below which their distribution is too uncertain to compare the pool's with."""
+
+
+def id_share(pool_scores: Tensor, id_scores: Tensor) -> float:
+    """How much of a pool is ID, estimated from the scores of the pool and of held-out ID images.
+
+    With F the share of scores up to t, F_pool(t) = π F_id(t) + (1 - π) F_ood(t) >= π F_id(t), so that no π above
+    F_pool(t) / F_id(t) is possible; the estimate is the smallest such bound over the ID images' own scores from their
+    0.3-quantile on. It is 1 for a pool without OOD images, where Otsu's threshold would still cut off a part.
+
+    >>> id_share(torch.tensor([0.1, 0.2, 0.3, 0.4, 0.8, 0.8, 0.9, 0.9, 0.9, 0.9]), torch.tensor([0.1, 0.2, 0.3, 0.4]))
+    0.4
+    """
+    known = id_scores.sort().values
+    first = int(LEAST * len(known))
+    share_known = torch.arange(first + 1, len(known) + 1, device=known.device) / len(known)
+    below = torch.searchsorted(pool_scores.sort().values, known[first:], right=True) / len(pool_scores)
+    return round(min(float((below / share_known).min()), 1.0), 6)
