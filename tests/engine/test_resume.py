@@ -339,3 +339,27 @@ class Extra(Base):
     saved = weights(tmp_path / "run")
     assert saved["extra/scale/0/step"].item() == 2  # five steps before the fresh start, two after it
     assert 1 - 2 * 1e-3 - 1e-5 < saved["method/scale"].item() < 1  # Adam's first steps are 0.001 each
+
+
+CONTINUES = """
+from osp.methods import StreamSpec
+from osp.methods.supervised import Supervised as Base
+
+
+class Continued(Base):
+    def stages(self):
+        first = self.stage(name="first", share=0.5)
+        return [first, self.stage(name="second", share=0.5, continues=True)] if self.options.mu > 1 else [self.stage()]
+"""
+
+
+def test_a_stage_that_continues_keeps_momentum_and_rate_also_when_resumed_there(tmp_path: Path) -> None:
+    file = tmp_path / "continued.py"
+    file.write_text(CONTINUES)
+    single = run(small(str(file), options={"mu": 1}), tmp_path / "single")
+    double = run(small(str(file), options={"mu": 2}), tmp_path / "double")
+    stop(small(str(file), options={"mu": 2}), tmp_path / "stopped", at=6)
+    resumed = run(small(str(file), options={"mu": 2}), tmp_path / "stopped", resume=True)
+    for other in (double, resumed):
+        for name, tensor in weights(single.path).items():
+            assert torch.equal(tensor, weights(other.path)[name]), name

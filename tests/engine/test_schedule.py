@@ -92,3 +92,11 @@ def test_the_rate_rises_over_the_warm_up_and_then_follows_its_schedule() -> None
     stage = Stage(lr=1.0, schedule="constant", warmup=0.1)
     assert [round(learning_rate(stage, t, 40), 4) for t in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
     assert learning_rate(Stage(lr=1.0, schedule="constant"), 0, 40) == 1.0
+
+
+def test_a_stage_that_continues_shares_the_schedule_of_the_first() -> None:
+    one = Timetable.make([Stage(lr=1.0, warmup=0.1)], 100, seed=0)
+    two = Timetable.make([Stage(lr=1.0, warmup=0.1, share=0.9), Stage(lr=5.0, share=0.1, continues=True)], 100, seed=0)
+    apart = Timetable.make([Stage(lr=1.0, share=0.9), Stage(lr=5.0, share=0.1)], 100, seed=0)
+    assert [two.rate(two.step(t)) for t in range(100)] == [one.rate(one.step(t)) for t in range(100)]
+    assert apart.rate(apart.step(90)) == 5.0

@@ -26,7 +26,7 @@ from osp.engine.optim import (
     optimizer_tensors,
 )
 from osp.engine.progress import Display
-from osp.engine.schedule import Timetable, learning_rate, refreshes
+from osp.engine.schedule import Timetable, refreshes
 from osp.errors import UserError
 from osp.evaluate.metrics import accuracy, detection, partition_quality
 from osp.methods.base import Batch, ExtraOptimizer, Method, Outputs, Stage, Step
@@ -154,7 +154,7 @@ class Loop:
             self.fabric.clip_gradients(
                 self.method, self.optimizer, max_norm=self.method.options.clip, error_if_nonfinite=False
             )
-        rate = learning_rate(step.stage, step.stage_step, step.stage_steps)
+        rate = self.timetable.rate(step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
@@ -194,17 +194,21 @@ class Loop:
         return {name: self.optimizer_for(each, each.parameters) for name, each in settings.items()}
 
     def open_stage(self, step: Step, resumed: bool = False) -> None:
-        """A new optimiser and the streams of this stage."""
-        if resumed and step.stage_step == 0 and step.index == self.done:
+        """The streams of this stage, and a new optimiser unless the stage continues the last one."""
+        waits = resumed and step.stage_step == 0 and step.index == self.done  # the stage has not begun yet
+        if waits and not step.stage.continues:
             self._saved = {}
-            return  # the stage has not begun: begin_stage opens it
-        self.parameters = main_parameters(self.method)
-        self.optimizer = self.optimizer_for(step.stage, self.parameters)
-        self.feed.open_streams(self.method.streams(step.stage), step.world)
+            return
+        if resumed or not (step.stage.continues and step.stage_index > 0):
+            self.parameters = main_parameters(self.method)
+            self.optimizer = self.optimizer_for(step.stage, self.parameters)
         if resumed:
             load_optimizer_tensors(self.optimizer.optimizer, unprefixed("optimizer", self._saved))
+        if not waits:
+            self.feed.open_streams(self.method.streams(step.stage), step.world)
+        if resumed and not waits:
             self.feed.load_state(unprefixed("streams", self._saved))
-            self._saved = {}
+        self._saved = {}
 
     def begin_stage(self, step: Step) -> None:
         self.open_stage(step)
@@ -282,7 +286,7 @@ class Loop:
         if not math.isfinite(values["loss"]):
             names = [name for name, value in values.items() if not math.isfinite(value)]
             raise UserError(f"The loss is no longer a number at step {self.done} ({', '.join(names)}). {advice(step)}")
-        rate = learning_rate(step.stage, step.stage_step, step.stage_steps)
+        rate = self.timetable.rate(step)
         self.write(step, "train", {**values, "lr": rate, "images_seen": self.images_seen})
 
     def write(self, step: Step, kind: str, values: dict[str, Any]) -> None:

@@ -59,6 +59,16 @@ class Timetable:
             bounds[k] = min(bounds[k], total - (len(bounds) - k))
         return cls(tuple(stages), tuple(bounds), total, seed, rank, world)
 
+    def rate(self, step: Step) -> float:
+        """The learning rate of a step; stages that continue one another share one schedule, that of the first."""
+        first, last = step.stage_index, step.stage_index
+        while self.stages[first].continues and first > 0:
+            first -= 1
+        while last + 1 < len(self.stages) and self.stages[last + 1].continues:
+            last += 1
+        start, end = self.starts[first], (*self.starts[1:], self.total)[last]
+        return learning_rate(self.stages[first], step.index - start, end - start)
+
     def step(self, index: int) -> Step:
         """Where step `index` stands."""
         stage_index = max(k for k, start in enumerate(self.starts) if start <= index)

@@ -155,6 +155,7 @@ def build_loop(
         num_labeled=len(split.labeled),
         num_unlabeled=len(split.unlabeled),
         num_val=len(split.val),
+        steps=recipe.steps or 1,
     )
     assert recipe.steps is not None
     momentum = recipe.bn_momentum or batchnorm_momentum(recipe.steps)

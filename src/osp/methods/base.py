@@ -36,6 +36,8 @@ class Task:
     num_labeled: int
     num_unlabeled: int
     num_val: int
+    steps: int = 1
+    """Length of the run: for a method whose stages have a least length besides their share."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,8 @@ class Stage:
     """Call `Method.refresh` at the start of the stage and then each time this share of the stage has passed."""
     fresh: bool = False
     """Start from newly initialised weights (Curriculum Labeling's cycles) instead of the last stage's."""
+    continues: bool = False
+    """Keep the optimiser and its momentum, and let the last stage's schedule run on over both (SSB)."""
 
 
 @dataclass(frozen=True)
