@@ -256,10 +256,22 @@ class Loop:
         """Features, logits and OOD scores of images by index (training images by default), from the reported model."""
         with self.reported_weights():
             outputs = method_outputs(self.method, feed or self.feed, index, self.fabric.autocast)
-        if not (np.isfinite(outputs.logits).all() and np.isfinite(outputs.ood_score).all()):
+        self.check_finite(outputs.logits, outputs.ood_score)
+        return outputs
+
+    def scores(self, index: np.ndarray) -> np.ndarray:
+        """OOD scores of training images alone: the features of a large pool would not fit."""
+        with self.reported_weights():
+            (scores,) = map_images(
+                lambda images: self.method.outputs(images)[2], self.method, self.feed, index, self.fabric.autocast
+            )
+        self.check_finite(scores.numpy())
+        return scores.numpy()
+
+    def check_finite(self, *values: np.ndarray) -> None:
+        if not all(np.isfinite(each).all() for each in values):
             step = self.timetable.step(self.done - 1)
             raise UserError(f"The network's outputs are no longer numbers at step {self.done}. {advice(step)}")
-        return outputs
 
     def evaluate(self, step: Step) -> None:
         """Validation accuracy, and how well pool images are told apart (the truth is for the metric only)."""
@@ -269,7 +281,7 @@ class Loop:
         pool = self.feed.index["unlabeled"]
         if self.truth is not None and self.truth.any() and not self.truth.all():
             rows = np.linspace(0, len(pool) - 1, min(POOL_SAMPLE, len(pool))).astype(np.int64)
-            scores = self.outputs(pool[rows]).ood_score
+            scores = self.scores(pool[rows])
             line["pool_auroc"] = detection(scores[~self.truth[rows]], scores[self.truth[rows]])["auroc"]
         kept = self.method.kept()
         if kept is not None and self.truth is not None:

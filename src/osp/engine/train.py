@@ -32,8 +32,8 @@ from osp.recipe import Recipe
 if TYPE_CHECKING:
     from osp.model import Model
 
-Draw = Callable[[RunFolder, Data, Outputs, dict[str, Any], list[dict[str, Any]]], None]
-"""Draws the run's picture from its folder, data, outputs on the pool, result and metrics. Handed in by the door:
+Draw = Callable[[RunFolder, Data, np.ndarray, dict[str, Any], list[dict[str, Any]]], None]
+"""Draws the run's picture from its folder, data, OOD scores of the pool, result and metrics. Handed in by the door:
 pictures belong to the report, which the engine does not know."""
 
 
@@ -200,7 +200,7 @@ def finish(loop: Loop, data: Data, draw: Draw | None = None) -> dict[str, Any]:
     """Test once, write the reported model, the result and its picture."""
     started = time.monotonic()
     split, method, recipe = data.split, loop.method, loop.recipe
-    pool = loop.outputs(split.unlabeled)
+    pool_scores = loop.scores(split.unlabeled)
     validation = loop.outputs(split.val if len(split.val) else split.labeled)
     test_feed = Feed(data.test, split, loop.feed.augmenter, recipe.seed, loop.feed.device)
     test_feed.memory_format = loop.feed.memory_format
@@ -211,13 +211,13 @@ def finish(loop: Loop, data: Data, draw: Draw | None = None) -> dict[str, Any]:
         "steps": loop.done,
         "images_seen": loop.images_seen,
         "seconds": round(loop.seconds + time.monotonic() - started, 2),
-        **measure(test, split.test_targets, test_ood, pool, data.truth, method),
+        **measure(test, split.test_targets, test_ood, pool_scores, data.truth, method),
         "val_accuracy": round(accuracy(validation.logits, split.val_targets) or 0.0, 4) if len(split.val) else None,
         "threshold": threshold,
         "warnings": loop.warnings + idle_warnings(loop) + data_warnings(data) + chance_warnings(test, loop.done),
     }
     if draw is not None:
-        draw(loop.folder, data, pool, result, loop.folder.read_metrics())
+        draw(loop.folder, data, pool_scores, result, loop.folder.read_metrics())
     loop.folder.write_result(result)
     return result
 
@@ -243,7 +243,12 @@ def describe(recipe: Recipe, data: Data) -> dict[str, Any]:
 
 
 def measure(
-    test: Outputs, targets: np.ndarray, test_ood: Outputs, pool: Outputs, truth: np.ndarray | None, method: Method
+    test: Outputs,
+    targets: np.ndarray,
+    test_ood: Outputs,
+    pool_scores: np.ndarray,
+    truth: np.ndarray | None,
+    method: Method,
 ) -> dict[str, float | None]:
     """The numbers of `result.json`; null where there is nothing to measure, never NaN."""
     found = detection(test.ood_score, test_ood.ood_score)
@@ -262,7 +267,7 @@ def measure(
         "interclass_variance": interclass_variance(test.features, targets),
     }
     if truth is not None:
-        numbers["pool_auroc"] = detection(pool.ood_score[~truth], pool.ood_score[truth])["auroc"]
+        numbers["pool_auroc"] = detection(pool_scores[~truth], pool_scores[truth])["auroc"]
         kept = method.kept()
         if kept is not None:
             numbers |= partition_quality(kept.cpu().numpy(), truth)

@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from osp.engine.checkpoint import write_bytes
 from osp.engine.data import Data
 from osp.engine.folder import RunFolder
-from osp.methods.base import Outputs
 
 matplotlib.use("Agg")
 ID_COLOUR, OOD_COLOUR, UNKNOWN_COLOUR = "#2a6f97", "#d1603d", "#888888"
@@ -21,7 +20,7 @@ COLUMNS, ROWS = 12, 2
 
 
 def draw_result(
-    folder: RunFolder, data: Data, pool: Outputs, result: dict[str, Any], metrics: list[dict[str, Any]]
+    folder: RunFolder, data: Data, scores: np.ndarray, result: dict[str, Any], metrics: list[dict[str, Any]]
 ) -> None:
     """Write `result.png`: validation accuracy, scores of the pool, its most familiar and most foreign images."""
     figure = Figure(figsize=(10, 6.4), layout="constrained", dpi=110)
@@ -29,8 +28,8 @@ def draw_result(
     top, familiar, foreign = parts
     curve, histogram = top.subplots(1, 2)
     _draw_curve(curve, metrics)
-    _draw_scores(histogram, pool.ood_score, data.truth, result["pool_auroc"])
-    order = np.argsort(pool.ood_score, kind="stable")
+    _draw_scores(histogram, scores, data.truth, result["pool_auroc"])
+    order = np.argsort(scores, kind="stable")
     count = min(COLUMNS * ROWS, max(1, len(order) // 2))
     if len(order):
         _draw_images(familiar, data, order[:count], "Unlabelled images that look most familiar")
