@@ -134,7 +134,7 @@ def test_an_unfinished_run_is_refused_with_what_to_do(tmp_path: Path) -> None:
     import signal
     from collections.abc import Mapping
 
-    from osp.engine.loop import Interrupted
+    from osp.engine.signals import Interrupted
 
     class Stop:
         def begin(self, total: int, done: int) -> None: ...

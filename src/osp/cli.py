@@ -203,8 +203,8 @@ def train(
 def _run(recipe: Recipe, out: Path | None, resume: bool) -> Any:
     """Train with progress on the terminal; interruptions say how to continue."""
     from osp.api import train as start
-    from osp.engine.loop import Interrupted
     from osp.engine.progress import display_for_terminal, loading_bar
+    from osp.engine.signals import Interrupted
     from osp.engine.train import default_folder
 
     folder = out.expanduser() if out is not None else default_folder(recipe.resolved())

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from osp.engine.loop import Loop, Tally
+from osp.engine.loop import Loop
 from osp.engine.optim import (
     AveragedWeights,
     build_optimizer,
@@ -17,6 +17,7 @@ from osp.engine.optim import (
     main_parameters,
     optimizer_tensors,
 )
+from osp.engine.tally import Tally
 from osp.methods import ExtraOptimizer, Method, Options, Stage, Task
 from osp.nets import build_network
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -27,6 +25,8 @@ from osp.engine.optim import (
 )
 from osp.engine.progress import Display
 from osp.engine.schedule import Timetable, refreshes
+from osp.engine.signals import Interrupted, stop_signals
+from osp.engine.tally import Tally
 from osp.errors import UserError
 from osp.evaluate.metrics import accuracy, detection, partition_quality
 from osp.methods.base import Batch, ExtraOptimizer, Method, Outputs, Stage, Step
@@ -41,10 +41,6 @@ if TYPE_CHECKING:
 CHECKPOINT_SECONDS = 60.0
 POOL_SAMPLE = 2000
 """Unlabelled images scored at each validation for `pool_auroc`; the whole pool is scored once, at the end."""
-
-
-class Interrupted(Exception):
-    """Ctrl-C or SIGTERM: everything is saved."""
 
 
 class Loop:
@@ -375,31 +371,6 @@ class Loop:
         self._saved = tensors
 
 
-class Tally:
-    """Running sums of named numbers on the device, read only when a line is due."""
-
-    def __init__(self) -> None:
-        self.sums: dict[str, Tensor] = {}
-        self.counts: dict[str, int] = {}
-
-    def add(self, values: dict[str, Tensor]) -> None:
-        for name, value in values.items():
-            if name in self.sums:
-                self.sums[name] += value
-            else:
-                self.sums[name] = value.to(torch.float64 if value.device.type == "cpu" else torch.float32, copy=True)
-            self.counts[name] = self.counts.get(name, 0) + 1
-
-    def means(self) -> dict[str, float]:
-        """The means since the last call."""
-        result = {name: (total / self.counts[name]).item() for name, total in self.sums.items()}
-        self.sums, self.counts = {}, {}
-        return result
-
-    def restore(self, sums: dict[str, Tensor], counts: dict[str, int]) -> None:
-        self.sums, self.counts = {name: sums[name] for name in counts}, dict(counts)  # in the order of the counts
-
-
 def method_outputs(method: Method, feed: Feed, index: np.ndarray, autocast: Callable[[], Any]) -> Outputs:
     """Features, logits and OOD scores of the feed's images; the encoder runs once."""
     return Outputs(*(tensor.numpy() for tensor in map_images(method.outputs, method, feed, index, autocast)))
@@ -421,27 +392,6 @@ def restart_weights(method: Method, fresh: Method) -> None:
 
 def advice(step: Step) -> str:
     return f"Try a smaller learning rate, for example --set lr={step.stage.lr / 3:.2g}."
-
-
-@contextmanager
-def stop_signals() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM ask the loop to stop after the current step; a second Ctrl-C stops at once."""
-    caught: list[int] = []
-
-    def handler(number: int, frame: object) -> None:
-        if caught and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        caught.append(number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(caught)
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)
 
 
 def tensorboard_writer(folder: RunFolder) -> Any:

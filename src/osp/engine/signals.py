@@ -1,0 +1,33 @@
+"""Stopping a run from outside."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class Interrupted(Exception):
+    """Ctrl-C or SIGTERM: everything is saved."""
+
+
+@contextmanager
+def stop_signals() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C and SIGTERM ask the loop to stop after the current step; a second Ctrl-C stops at once."""
+    caught: list[int] = []
+
+    def handler(number: int, frame: object) -> None:
+        if caught and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        caught.append(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(caught)
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
