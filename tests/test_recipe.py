@@ -40,7 +40,7 @@ def test_a_scale_sets_steps_network_and_intervals() -> None:
     assert (demo.network, demo.steps, demo.eval_every, demo.log_every) == ("cnn", 400, 40, 4)
     assert (paper.network, paper.steps, paper.eval_every, paper.log_every) == ("wrn-28-2", 500_000, 25_000, 100)
     short = Recipe(scale="demo", steps=5).resolved()
-    assert (short.steps, short.eval_every, short.log_every) == (5, 1, 1)
+    assert (short.steps, short.eval_every, short.log_every) == (5, 5, 1)
 
 
 @pytest.mark.parametrize("method", available())
