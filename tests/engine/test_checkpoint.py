@@ -116,6 +116,7 @@ def test_a_finished_run_holds_the_model_alone(tmp_path: Path) -> None:
     assert folder.last.stat().st_size < weights + 10_000
     assert sorted(os.listdir(folder.path)) == [
         "checkpoints",
+        "data.json",
         "metrics.jsonl",
         "recipe.yaml",
         "result.json",
