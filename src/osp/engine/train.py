@@ -301,4 +301,5 @@ def chance_warnings(test: Outputs, steps: int) -> list[str]:
 
 
 def data_warnings(data: Data) -> list[str]:
-    return [f"{data.skipped} unreadable image files were left out"] if data.skipped else []
+    files = "file was" if data.skipped == 1 else "files were"
+    return [f"{data.skipped} unreadable image {files} left out"] if data.skipped else []
