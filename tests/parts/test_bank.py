@@ -263,6 +263,7 @@ def test_a_full_bank_asks_the_device_for_nothing(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Tensor, "__int__", asked)
     for _ in range(20):
         bank.push(torch.randn(30, DIM), classes)
+    assert bank.counts.tolist() == [10, 10, 10]
 
 
 def test_pushing_and_sampling_take_no_loop_over_samples_or_classes() -> None:
