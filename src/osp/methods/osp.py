@@ -86,6 +86,7 @@ class OSP(T2T):
         "rotation_weight": Published(1.0),
         "temperature": Published(0.4, UNSTATED + "release"),
         "threshold": Published(0.8, UNSTATED + "release"),
+        "over": Published("selected"),
         "ramp": Published(0.0, "paper: no ramp (release: 0.2)"),
         "refresh": Published(0.05, "paper: every 10 epochs; 200 epochs of 1,000 steps as in the release"),
         "consistency_from": Published("kept"),
@@ -146,10 +147,12 @@ class OSP(T2T):
         self.log("bank_fill_least", self.bank.counts.amin().float())
         return {
             "odc_l": o.odc_labeled
-            * labeled_orthogonality_loss(labeled_logits, pruned_logits[:n], targets, usable[:n], o.odc_temperature),
+            * labeled_orthogonality_loss(
+                labeled_logits, pruned_logits[:n], targets, usable[:n], o.odc_temperature, o.over
+            ),
             "odc_u": o.odc_unlabeled
             * step.linear_ramp(o.ramp)
-            * unlabeled_orthogonality_loss(unlabeled_logits, pruned_logits[n:], usable[n:], o.odc_temperature),
+            * unlabeled_orthogonality_loss(unlabeled_logits, pruned_logits[n:], usable[n:], o.odc_temperature, o.over),
         }
 
     def partners(self, classes: Tensor, step: Step) -> tuple[Tensor, Tensor]:

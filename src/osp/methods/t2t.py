@@ -50,6 +50,9 @@ class T2TOptions(Options):
     rotation_weight: float = Field(1.0, ge=0, description="weight of L_rot")
     temperature: float = Field(0.4, gt=0, description="sharpening of the targets of L_u")
     threshold: float = Field(0.8, ge=0, le=1, description="confidence from which an image enters L_u")
+    over: Literal["batch", "selected"] = Field(
+        "batch", description="whether L_u and L_odc are means over the batch or over the confident images alone"
+    )
     ramp: float = Field(0.2, ge=0, le=1, description="share of fine-tuning over which the unlabelled terms rise")
     refresh: float = Field(0.1, gt=0, le=1, description="share of fine-tuning between two partitions of the pool")
     consistency_from: Literal["kept", "all"] = Field("kept", description="unlabelled images that enter L_u")
@@ -110,6 +113,7 @@ class T2T(Method):
         "schedule": Published("cosine-7/16", RELEASE),
         "temperature": Published(0.4, RELEASE),
         "threshold": Published(0.8, RELEASE),
+        "over": Published("selected", RELEASE),
         "ramp": Published(0.2, RELEASE),
         "refresh": Published(0.1, RELEASE),
         "consistency_from": Published("kept", RELEASE),
@@ -196,7 +200,9 @@ class T2T(Method):
         o = self.options
         terms = self.labeled_terms(encoded.labeled, batch["labeled"].targets, step)
         strong_logits = self.net.classify(encoded.strong)
-        consistency, mask = sharpened_consistency(encoded.weak_logits, strong_logits, o.temperature, o.threshold)
+        consistency, mask = sharpened_consistency(
+            encoded.weak_logits, strong_logits, o.temperature, o.threshold, o.over
+        )
         self.log("consistency_rate", mask.float().mean())
         ramp = step.linear_ramp(o.ramp)
         terms["consistency"] = ramp * consistency

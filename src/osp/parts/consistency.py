@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from osp.parts.reduce import masked_mean
+from osp.parts.reduce import Over, masked_mean
 
 
 def kl_divergence(target_logits: Tensor, logits: Tensor, temperature: float = 1.0) -> Tensor:
@@ -15,7 +15,7 @@ def kl_divergence(target_logits: Tensor, logits: Tensor, temperature: float = 1.
 
 
 def sharpened_consistency(
-    weak_logits: Tensor, strong_logits: Tensor, temperature: float, threshold: float
+    weak_logits: Tensor, strong_logits: Tensor, temperature: float, threshold: float, over: Over = "selected"
 ) -> tuple[Tensor, Tensor]:
     """L_u of UDA and T2T: mean over {max p(w(u)) >= threshold} of KL(softmax(f(w(u)) / T) ‖ p(s(u))), and the mask.
 
@@ -23,7 +23,7 @@ def sharpened_consistency(
     """
     weak_logits = weak_logits.detach()
     mask = weak_logits.softmax(dim=1).amax(dim=1) >= threshold
-    return masked_mean(kl_divergence(weak_logits, strong_logits, temperature), mask), mask
+    return masked_mean(kl_divergence(weak_logits, strong_logits, temperature), mask, over), mask
 
 
 def noisy(features: Tensor, scale: float, generator: torch.Generator) -> Tensor:

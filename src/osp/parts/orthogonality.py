@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from osp.parts.consistency import kl_divergence
-from osp.parts.reduce import masked_mean
+from osp.parts.reduce import Over, masked_mean
 
 
 def labeled_anchors(logits: Tensor, targets: Tensor, delta: float = 0.8) -> Tensor:
@@ -21,18 +21,23 @@ def unlabeled_anchors(logits: Tensor, delta: float = 0.8) -> tuple[Tensor, Tenso
 
 
 def labeled_orthogonality_loss(
-    logits: Tensor, pruned_logits: Tensor, targets: Tensor, anchors: Tensor, temperature: float = 1.0
+    logits: Tensor,
+    pruned_logits: Tensor,
+    targets: Tensor,
+    anchors: Tensor,
+    temperature: float = 1.0,
+    over: Over = "selected",
 ) -> Tensor:
     """L_odc^l of Eq. 10: mean over labelled anchors of KL(p ‖ p_r) - ln p_r[y].
 
     The paper writes the second mean per class and outside the class sum; read as one mean over all labelled anchors.
     """
     divergence = kl_divergence(logits, pruned_logits, temperature)
-    return masked_mean(divergence + F.cross_entropy(pruned_logits, targets, reduction="none"), anchors)
+    return masked_mean(divergence + F.cross_entropy(pruned_logits, targets, reduction="none"), anchors, over)
 
 
 def unlabeled_orthogonality_loss(
-    logits: Tensor, pruned_logits: Tensor, anchors: Tensor, temperature: float = 1.0
+    logits: Tensor, pruned_logits: Tensor, anchors: Tensor, temperature: float = 1.0, over: Over = "selected"
 ) -> Tensor:
     """L_odc^u of Eq. 10: (1/M) Σ over unlabelled anchors of KL(p ‖ p_r), M read as their number."""
-    return masked_mean(kl_divergence(logits, pruned_logits, temperature), anchors)
+    return masked_mean(kl_divergence(logits, pruned_logits, temperature), anchors, over)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 
-def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Σ_i m_i v_i / Σ_i m_i, and 0 (with a gradient of 0) where no sample is selected.
+Over = Literal["selected", "batch"]
+"""What a mean over some samples is divided by: their number, or that of the whole batch."""
+
+
+def masked_mean(values: Tensor, mask: Tensor, over: Over = "selected") -> Tensor:
+    """Σ_i m_i v_i / Σ_i m_i, and 0 (with a gradient of 0) where no sample is selected; over the batch Σ_i m_i v_i / N.
 
     Over several processes the count is the global one, divided by their number because gradients are averaged.
 
@@ -16,6 +22,8 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     5.0
     """
     values = values.to(torch.promote_types(values.dtype, torch.float32))  # half precision cannot count far
+    if over == "batch":
+        return torch.where(mask, values, 0.0).mean()
     count = mask.sum(dtype=values.dtype)
     if dist.is_available() and dist.is_initialized():
         dist.all_reduce(count)
