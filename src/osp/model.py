@@ -59,9 +59,7 @@ class Model:
         batch = as_tensor(images, self.shape)
         collected: list[tuple[Tensor, Tensor, Tensor]] = []
         for chunk in torch.split(batch, CHUNK):
-            features = self._method.net.encode(self._augmenter.normalize(chunk))
-            logits = self._method.net.classify(features)
-            collected.append((features, logits, self._method.ood_score(features, logits)))
+            collected.append(self._method.outputs(self._augmenter.normalize(chunk)))
         return Outputs(*(torch.cat(column).float().numpy() for column in zip(*collected, strict=True)))
 
 

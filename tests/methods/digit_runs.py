@@ -123,3 +123,5 @@ class FakePool:
 
     def restrict(self, stream: str, rows: Tensor | None) -> None:
         self.restricted[stream] = rows
+
+    def restart_average(self, prefix: str = "") -> None: ...

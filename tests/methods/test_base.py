@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from osp.methods import Method, Options, Published, Stage, Step, Task, available, get
-from osp.methods.base import STAGE_OPTIONS, max_softmax_score
+from osp.methods.base import STAGE_OPTIONS
 from osp.nets import build_network
+from osp.parts.scores import max_softmax_score
 
 TASK = Task(num_classes=4, shape=(1, 8, 8), num_labeled=8, num_unlabeled=30, num_val=4)
 

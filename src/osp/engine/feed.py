@@ -14,6 +14,7 @@ from osp.data.augment import Augmenter
 from osp.data.gather import Images
 from osp.data.split import Split
 from osp.data.stream import Stream
+from osp.engine.optim import AveragedWeights
 from osp.errors import UserError
 from osp.methods.base import Batch, Part, Sample, Step, StreamSpec
 from osp.randomness import generator
@@ -106,11 +107,11 @@ class FeedPool:
         method: nn.Module,
         feed: Feed,
         next_step: int,
-        averaged: Callable[[], AbstractContextManager[None]] | None,
+        averaged: AveragedWeights | None,
         autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._method, self._feed, self._next_step = method, feed, next_step
-        self._averaged, self._autocast = averaged or nullcontext, autocast
+        self._averaged, self._autocast = averaged, autocast
         self.messages: list[str] = []
 
     def map(
@@ -123,7 +124,7 @@ class FeedPool:
         index = self._feed.index[part]
         if rows is not None:
             index = index[rows.cpu().numpy()]
-        with self._averaged() if ema else nullcontext():
+        with self._averaged.applied() if ema and self._averaged is not None else nullcontext():
             results = map_images(function, self._method, self._feed, index, self._autocast)
         if not all(value.isfinite().all() for value in results):
             raise UserError(
@@ -139,6 +140,10 @@ class FeedPool:
             self.messages.append(f"nothing was kept for the {stream} stream; it keeps what it had")
             return
         self._feed.streams[stream].restrict(None if rows is None else rows.cpu().numpy(), self._next_step)
+
+    def restart_average(self, prefix: str = "") -> None:
+        if self._averaged is not None:
+            self._averaged.restart(prefix)
 
 
 def map_images(

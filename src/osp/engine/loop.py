@@ -31,6 +31,7 @@ from osp.errors import UserError
 from osp.evaluate.metrics import accuracy, detection, partition_quality
 from osp.methods.base import Batch, ExtraOptimizer, Method, Outputs, Stage, Step
 from osp.nets import BATCH_NORMS, StepDropout
+from osp.parts.scores import MahalanobisScore, NearestScore
 from osp.randomness import key_to_seed
 from osp.recipe import Recipe
 
@@ -217,8 +218,7 @@ class Loop:
 
     def hook(self, function: Callable[[Step, Any], None], step: Step) -> None:
         """Run a hook of the method with a pool to pass over."""
-        averaged = self.averaged.applied if self.averaged is not None else None
-        pool = FeedPool(self.method, self.feed, self.done, averaged, self.fabric.autocast)
+        pool = FeedPool(self.method, self.feed, self.done, self.averaged, self.fabric.autocast)
         torch.manual_seed(key_to_seed(step.seed, step.index, function.__name__, step.rank))
         function(step, pool)
         for message in pool.messages:
@@ -264,6 +264,16 @@ class Loop:
         self.check_finite(scores.numpy())
         return scores.numpy()
 
+    def fit_score(self) -> None:
+        """Fit the reported OOD score to the labelled images, where it is one that is fitted."""
+        score = self.method.post_hoc
+        if isinstance(score, NearestScore | MahalanobisScore):
+            with self.reported_weights():
+                (features,) = map_images(
+                    self.method.net.encode, self.method, self.feed, self.feed.index["labeled"], self.fabric.autocast
+                )
+            score.fit(features, self.feed.targets["labeled"])
+
     def check_finite(self, *values: np.ndarray) -> None:
         if not all(np.isfinite(each).all() for each in values):
             step = self.timetable.step(self.done - 1)
@@ -272,6 +282,7 @@ class Loop:
     def evaluate(self, step: Step) -> None:
         """Validation accuracy, and how well pool images are told apart (the truth is for the metric only)."""
         line: dict[str, float | None] = {}
+        self.fit_score()
         validation = self.outputs(self.feed.index["val"])
         line["val_accuracy"] = accuracy(validation.logits, self.feed.targets["val"].cpu().numpy())
         pool = self.feed.index["unlabeled"]

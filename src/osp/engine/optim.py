@@ -73,7 +73,8 @@ class AveragedWeights:
     def __init__(self, method: nn.Module, decay: float) -> None:
         self.decay = decay
         self.updates = 0
-        self._live = [parameter for parameter in method.parameters() if parameter.requires_grad]
+        named = [(name, parameter) for name, parameter in method.named_parameters() if parameter.requires_grad]
+        self._names, self._live = [name for name, _ in named], [parameter for _, parameter in named]
         self.average = [parameter.detach().clone() for parameter in self._live]
 
     @torch.no_grad()
@@ -83,11 +84,13 @@ class AveragedWeights:
         self.updates += 1
 
     @torch.no_grad()
-    def restart(self) -> None:
-        """Forget everything: the average is the model as it is now."""
-        self.updates = 0
-        for average, parameter in zip(self.average, self._live, strict=True):
-            average.copy_(parameter)
+    def restart(self, prefix: str = "") -> None:
+        """Forget everything (of the parameters whose names begin so): the average is the model as it is now."""
+        if not prefix:
+            self.updates = 0
+        for name, average, parameter in zip(self._names, self.average, self._live, strict=True):
+            if name.startswith(prefix):
+                average.copy_(parameter)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

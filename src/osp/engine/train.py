@@ -200,6 +200,7 @@ def finish(loop: Loop, data: Data, draw: Draw | None = None) -> dict[str, Any]:
     """Test once, write the reported model, the result and its picture."""
     started = time.monotonic()
     split, method, recipe = data.split, loop.method, loop.recipe
+    loop.fit_score()
     pool_scores = loop.scores(split.unlabeled)
     validation = loop.outputs(split.val if len(split.val) else split.labeled)
     test_feed = Feed(data.test, split, loop.feed.augmenter, recipe.seed, loop.feed.device)

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from osp.nets import Network
+from osp.parts.scores import max_softmax_score, post_hoc_score
 from osp.randomness import generator
 
 Part = Literal["labeled", "unlabeled", "joint", "val"]
@@ -135,7 +136,11 @@ class Step:
         return math.exp(-5.0 * (1.0 - self.linear_ramp(share)) ** 2)
 
     def generator(self, name: str) -> torch.Generator:
-        """A CPU generator for this step's draws of this name. Draw for the global batch and keep [rank::world]."""
+        """A CPU generator for this step's draws of this name.
+
+        For numbers that belong to single images draw with `osp.parts.draws`: it does so for the global batch and keeps
+        this process's rows.
+        """
         return generator(self.seed, self.index, name)
 
 
@@ -161,6 +166,12 @@ class Pool(Protocol):
         """From the next step on, draw this stream only from these rows (None: from all again).
 
         An empty set is not an error: the stream then keeps what it had, and the run says so.
+        """
+
+    def restart_average(self, prefix: str = "") -> None:
+        """Let the averaged weights of parameters whose names begin so start again from the present ones.
+
+        For a hook that has put other weights into the network. Nothing happens in a run without averaged weights.
         """
 
 
@@ -196,6 +207,9 @@ class Options(BaseModel):
     warmup: float = Field(0.05, ge=0, lt=1, description="share of each stage over which the learning rate rises")
     clip: float | None = Field(5.0, gt=0, description="largest norm of the gradient of a step")
     ema: float | None = Field(None, gt=0, lt=1, description="decay of the averaged weights used for testing")
+    score: Literal["own", "softmax", "logit", "energy", "knn", "mahalanobis"] = Field(
+        "own", description="OOD score that is reported: the method's own, or one from its features and logits"
+    )
 
 
 UNPUBLISHED = {"warmup": 0.0, "clip": None}
@@ -242,6 +256,8 @@ class Method(nn.Module):
         self.net = network
         self.task = task
         self.logged: dict[str, Tensor] = {}
+        own = options.score == "own"
+        self.post_hoc = None if own else post_hoc_score(options.score, network.feature_dim, task.num_classes)
 
     # What the method declares
 
@@ -293,12 +309,16 @@ class Method(nn.Module):
 
     # The trained model
 
-    def outputs(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Features, logits and OOD scores of images, in single precision whatever the network computes in."""
+    def outputs(self, images: Tensor, own: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+        """Features, logits and OOD scores of images, in single precision whatever the network computes in.
+
+        The score is the one that `score` asks for; `own` gives the method's own in any case.
+        """
         features = self.net.encode(images).float()
         with torch.autocast(features.device.type, enabled=False):
             logits = self.net.classify(features)
-            return features, logits, self.ood_score(features, logits)
+            score = self.ood_score if own or self.post_hoc is None else self.post_hoc
+            return features, logits, score(features, logits)
 
     def ood_score(self, features: Tensor, logits: Tensor) -> Tensor:
         """Larger = more OOD; called in single precision. By default 1 - max softmax (Hendrycks and Gimpel 2017)."""
@@ -328,15 +348,6 @@ STAGE_OPTIONS = (
     "warmup",
 )
 """Options that are fields of `Stage` under the same name."""
-
-
-def max_softmax_score(logits: Tensor) -> Tensor:
-    """1 - max_c p_c: the OOD score of every method without a detector of its own.
-
-    >>> max_softmax_score(torch.tensor([[0.0, 0.0]])).item()
-    0.5
-    """
-    return 1.0 - logits.softmax(dim=1).amax(dim=1)
 
 
 @dataclass(frozen=True)

@@ -239,7 +239,7 @@ class T2T(Method):
         by_neighbors = self.neighbor_score(step, pool) if self.options.partition_by == "neighbors" else None
 
         def look(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            features, logits, scores = self.outputs(images)
+            features, logits, scores = self.outputs(images, own=True)
             if by_neighbors is not None:
                 scores = by_neighbors(features)
             confidence, predicted = logits.softmax(dim=1).max(dim=1)

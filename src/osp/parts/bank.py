@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from osp.parts.draws import rand
+
 UNKNOWN = 2**62
 
 
@@ -152,7 +154,7 @@ def _grown(table: Tensor, length: int, axis: int) -> Tensor:
 
 def _uniform_integers(counts: Tensor, generator: torch.Generator | None) -> Tensor:
     """Uniform in 0..count-1 for each count (0 where the count is 0), drawn on the generator's device, the CPU."""
-    drawn = torch.rand(len(counts), generator=generator, dtype=torch.float64).to(counts.device, non_blocking=True)
+    drawn = rand((len(counts),), generator, torch.float64).to(counts.device, non_blocking=True)
     return (drawn * counts).long().clamp(max=(counts - 1).clamp(min=0))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from osp.parts.draws import randn
 from osp.parts.reduce import Over, masked_mean
 
 
@@ -28,7 +29,7 @@ def sharpened_consistency(
 
 def noisy(features: Tensor, scale: float, generator: torch.Generator) -> Tensor:
     """Features with Gaussian noise of `scale` times their own standard deviation over the batch."""
-    noise = torch.randn(features.shape, generator=generator).to(features.device, non_blocking=True)
+    noise = randn(tuple(features.shape), generator).to(features.device, non_blocking=True)
     return features + scale * features.detach().std() * noise
 
 

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from osp.parts.draws import rand
+
 
 class MatchingHead(nn.Module):
     """Linear label embedding, joined to the feature, through one hidden layer with batch norm to a logit."""
@@ -39,7 +41,7 @@ def negative_classes(logits: Tensor, targets: Tensor, generator: torch.Generator
     hard = others.argmax(dim=1)
     if logits.shape[1] < 3:
         return [hard]
-    chance = torch.rand(logits.shape, generator=generator).to(logits.device, non_blocking=True)
+    chance = rand(tuple(logits.shape), generator).to(logits.device, non_blocking=True)
     chance = chance.scatter(1, torch.stack([targets, hard], dim=1), -1.0)
     return [hard, chance.argmax(dim=1)]
 
@@ -63,7 +65,8 @@ def binary_entropy(logits: Tensor) -> Tensor:
 
 def other_classes(classes: Tensor, num_classes: int, generator: torch.Generator) -> Tensor:
     """A uniformly random class different from each given one."""
-    offset = torch.randint(1, num_classes, (len(classes),), generator=generator).to(classes.device, non_blocking=True)
+    chance = rand((len(classes),), generator).to(classes.device, non_blocking=True)
+    offset = 1 + (chance * (num_classes - 1)).long()  # rand is below 1, and so is its product with a small number
     return (classes + offset) % num_classes
 
 

@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-
 Over = Literal["selected", "batch"]
 """What a mean over some samples is divided by: their number, or that of the whole batch."""
 
