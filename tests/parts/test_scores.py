@@ -50,7 +50,7 @@ def test_mahalanobis_counts_distance_in_units_of_the_spread() -> None:
     score.fit(known, labels)
     along, across = score(torch.tensor([[3.0, 0.0], [0.0, 1.0]]), NONE).tolist()
     assert along == pytest.approx(1.0, abs=0.5)  # one standard deviation along the long direction
-    assert across > 50  # ten across the thin one
+    assert across > 10  # many across the thin one, a third of the length
 
 
 def test_mahalanobis_stands_fewer_labels_than_features() -> None:
