@@ -1,0 +1,54 @@
+"""MixMatch's pieces: guessed and sharpened labels, mixed images and targets, and the two losses on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from osp.parts.draws import beta
+
+
+def sharpen(probabilities: Tensor, temperature: float) -> Tensor:
+    """q_c = p_c^(1/T) / Σ_j p_j^(1/T), row by row, in single precision.
+
+    >>> sharpen(torch.tensor([[0.75, 0.25]]), 0.5).tolist()  # 9 : 1
+    [[0.8999999761581421, 0.10000000149011612]]
+    """
+    return (probabilities.float().log() / temperature).softmax(dim=1)
+
+
+def guess_labels(logits: Sequence[Tensor], temperature: float) -> Tensor:
+    """The mean of the softmax over several views of the same images, sharpened; without gradient."""
+    mean = torch.stack([each.detach().float().softmax(dim=1) for each in logits]).mean(dim=0)
+    return sharpen(mean, temperature)
+
+
+def mixing_weights(rows: int, a: float, generator: torch.Generator) -> Tensor:
+    """λ' = max(λ, 1 - λ) with λ ~ Beta(a, a), one for each sample: never below 1/2, so a sample stays mostly itself."""
+    drawn = beta(rows, a, generator)
+    return torch.maximum(drawn, 1 - drawn)
+
+
+def mix(images: Tensor, targets: Tensor, weights: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
+    """λ' v + (1 - λ') v[order], for images and targets alike, with a weight for each row.
+
+    Weights and order may be on the CPU, where they are drawn. Over several processes each mixes its own images.
+    """
+    weights = weights.to(images.device, non_blocking=True)
+    order = order.to(images.device, non_blocking=True)
+    for_images = weights.to(images.dtype).view(-1, *[1] * (images.ndim - 1))
+    for_targets = weights.to(targets.dtype)[:, None]
+    return torch.lerp(images[order], images, for_images), torch.lerp(targets[order], targets, for_targets)
+
+
+def mixmatch_losses(logits: Tensor, targets: Tensor, labeled: int) -> tuple[Tensor, Tensor]:
+    """L_x = mean over the first `labeled` rows of H(t, p); L_u = mean over the other rows and all classes of (p - t)².
+
+    The targets are soft and get no gradient.
+    """
+    logits, targets = logits.float(), targets.detach().float()
+    cross_entropy = F.cross_entropy(logits[:labeled], targets[:labeled])
+    return cross_entropy, F.mse_loss(logits[labeled:].softmax(dim=1), targets[labeled:])
