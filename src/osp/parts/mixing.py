@@ -14,8 +14,8 @@ from osp.parts.draws import beta
 def sharpen(probabilities: Tensor, temperature: float) -> Tensor:
     """q_c = p_c^(1/T) / Σ_j p_j^(1/T), row by row, in single precision.
 
-    >>> sharpen(torch.tensor([[0.75, 0.25]]), 0.5).tolist()  # 9 : 1
-    [[0.8999999761581421, 0.10000000149011612]]
+    >>> sharpen(torch.tensor([[0.75, 0.25]]), 0.5)  # 9 : 1
+    tensor([[0.9000, 0.1000]])
     """
     return (probabilities.float().log() / temperature).softmax(dim=1)
 
