@@ -51,6 +51,9 @@ class Recipe(BaseModel):
     device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="auto takes CUDA, then MPS, then CPU")
     precision: Precision = Field("32-true", description="arithmetic")
     channels_last: bool = Field(True, description="memory layout; faster convolutions on most devices")
+    group: int | None = Field(
+        None, ge=0, description="images a pass through the encoder in training; 0 = all; by the device if not set"
+    )
     compile: bool = Field(False, description="torch.compile the encoder")
     threads: int | None = Field(None, ge=1, description="CPU threads; torch's choice if not set")
     tensorboard: bool = Field(False, description="also write TensorBoard events (extra `tensorboard`)")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from digit_runs import POOL, FakePool, Stopper, batch, by_hand, logged, run, short, state, step_at
+from digit_runs import NUM_CLASSES, POOL, FakePool, Stopper, batch, by_hand, logged, run, short, state, step_at
 from torch import Tensor
 
 from osp import Recipe
@@ -181,9 +181,9 @@ def test_both_losses_reach_the_encoder_and_never_the_bank() -> None:
 
 
 @pytest.mark.parametrize("view", ["strong", "weak"])
-@pytest.mark.parametrize("matching", ["class", "random"])
-def test_the_terms_equal_a_loop_over_anchors(view: str, matching: str) -> None:
-    method, given, step = filled(anchor_view=view, match=matching, alpha=0.7), batch(), step_at()
+@pytest.mark.parametrize(("matching", "over"), [("class", "batch"), ("random", "batch"), ("class", "selected")])
+def test_the_terms_equal_a_loop_over_anchors(view: str, matching: str, over: str) -> None:
+    method, given, step = filled(anchor_view=view, match=matching, alpha=0.7, over=over), batch(), step_at()
     encoded = method.encode(given)
     terms = method.orthogonality_terms(encoded, given["labeled"].targets, step)
     targets = given["labeled"].targets
@@ -213,8 +213,9 @@ def test_the_terms_equal_a_loop_over_anchors(view: str, matching: str) -> None:
         counts[1 - labeled] += 1
     assert 0 < counts[0] < 8
     assert counts[1] > 0
-    assert terms["odc_l"].item() == pytest.approx(sums[0] / counts[0], rel=1e-4)
-    assert terms["odc_u"].item() == pytest.approx(sums[1] / counts[1], rel=1e-4)
+    divisors = counts if over == "selected" else [8, 16]
+    assert terms["odc_l"].item() == pytest.approx(sums[0] / divisors[0], rel=1e-4)
+    assert terms["odc_u"].item() == pytest.approx(sums[1] / divisors[1], rel=1e-4)
 
 
 def test_the_unpruned_prediction_is_a_target_unless_asked_otherwise() -> None:
@@ -352,3 +353,25 @@ def test_the_file_of_a_trained_model_leaves_the_bank_and_the_scores_of_the_pool_
         assert "method/net.classifier.weight" in tensors
     assert trained.result["purity"] is not None
     assert trained.model.ood_score(np.zeros((2, 8, 8), np.uint8)).shape == (2,)
+
+
+@pytest.mark.parametrize("options", [{}, {"anchor_view": "weak"}, {"bank_feed": "iteration"}])
+def test_the_fast_and_the_plain_step_have_the_same_losses_and_gradients(options: dict[str, Any]) -> None:
+    """Weak views without a graph and groups of images, against all images at once with a graph: to 1e-5."""
+    found = []
+    for fast in (True, False):
+        method = by_hand(OSP, joint_weak=not fast, delta=0.3, threshold=0.3, doubtful=0.0, **options).train()
+        method.net.group = 5 if fast else None
+        method.refresh(step_at(0.0), FakePool())
+        method.bank.push(
+            torch.randn(40, 16, generator=torch.Generator().manual_seed(7)), torch.arange(40) % NUM_CLASSES
+        )
+        terms = method.losses(batch(), step_at(0.5))
+        sum(terms.values(), torch.zeros(())).backward()  # type: ignore[no-untyped-call]
+        gradients = {name: parameter.grad for name, parameter in method.named_parameters()}
+        found.append(({name: term.detach() for name, term in terms.items()}, gradients))
+    (fast_terms, fast_gradients), (plain_terms, plain_gradients) = found
+    assert fast_terms["odc_u"] > 0
+    assert fast_terms["consistency"] > 0
+    torch.testing.assert_close(fast_terms, plain_terms, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(fast_gradients, plain_gradients, rtol=1e-5, atol=1e-6)

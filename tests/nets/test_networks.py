@@ -195,3 +195,33 @@ def test_a_module_of_ones_own_is_probed_without_changing_it() -> None:
     assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items())
     with pytest.raises(UserError, match="does not accept images"):
         build_network(encoder, (1, 8, 8), 5)
+
+
+@pytest.mark.parametrize(("images", "group"), [(10, 4), (12, 4), (7, 3), (5, 5), (9, 1)])
+def test_several_passes_give_each_image_its_own_features(images: int, group: int) -> None:
+    torch.manual_seed(0)
+    net = build_network("cnn", (1, 8, 8), 3).train()
+    batch = torch.randn(images, 1, 8, 8)
+    whole = net.encode(batch)
+    net.group = group
+    torch.testing.assert_close(net.encode(batch), whole)
+
+
+def test_a_pass_holds_every_nth_image_and_no_more_than_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = build_network("cnn", (1, 8, 8), 3).train()
+    seen: list[list[float]] = []
+    encoder = net.encoder.forward
+
+    def spy(images: torch.Tensor) -> torch.Tensor:
+        seen.append(images[:, 0, 0, 0].tolist())
+        found: torch.Tensor = encoder(images)
+        return found
+
+    monkeypatch.setattr(net.encoder, "forward", spy)
+    net.group = 3
+    batch = torch.arange(8.0).view(8, 1, 1, 1).expand(8, 1, 8, 8)
+    net.encode(batch)
+    assert seen == [[0, 3, 6], [1, 4, 7], [2, 5]]
+    seen.clear()
+    net.eval().encode(batch)
+    assert len(seen) == 1  # nothing is kept for a backward pass: large batches are no trouble

@@ -27,6 +27,12 @@ def test_an_empty_mask_gives_zero_with_a_gradient_of_zero() -> None:
     assert values.grad.tolist() == [0.0, 0.0]
 
 
+def test_over_the_batch_the_divisor_is_the_number_of_all() -> None:
+    values, mask = torch.tensor([1.0, 5.0, torch.inf, 9.0]), torch.tensor([True, False, False, True])
+    assert masked_mean(values, mask, over="batch").item() == 2.5
+    assert masked_mean(values, ~mask & False, over="batch").item() == 0.0
+
+
 def test_no_values_at_all_give_zero_with_a_gradient() -> None:
     values = torch.empty(0, requires_grad=True)
     mean = masked_mean(values, torch.empty(0, dtype=torch.bool))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
@@ -23,11 +23,46 @@ POOL_BATCH = 256
 """Images a chunk in passes without gradient: past this, larger chunks are slower on two cores."""
 
 
+class DeviceImages:
+    """The same images, held on the device: batches are then gathered there, and nothing is copied during the run."""
+
+    def __init__(self, images: Images, device: torch.device) -> None:
+        self._all = torch.empty((len(images), *images.shape), dtype=torch.uint8, device=device)
+        for first in range(0, len(images), COPY_CHUNK):
+            rows = np.arange(first, min(first + COPY_CHUNK, len(images)))
+            self._all[first : first + len(rows)] = images.take(rows).to(device)
+
+    def take(self, indices: np.ndarray) -> Tensor:
+        """The images at these indices, in this order."""
+        index = torch.from_numpy(np.asarray(indices, dtype=np.int64))
+        if self._all.is_cuda:
+            index = index.pin_memory()
+        return self._all[index.to(self._all.device, non_blocking=True)]
+
+    def chunks(self, indices: np.ndarray, size: int) -> Iterator[Tensor]:
+        """`take` in pieces of `size`."""
+        for first in range(0, len(indices), size):
+            yield self.take(indices[first : first + size])
+
+
+COPY_CHUNK = 4096
+DEVICE_SHARE = 0.4
+"""Of the free memory of a CUDA device that images may take up."""
+
+
+def nearest(images: Images, device: torch.device) -> Images | DeviceImages:
+    """The images on the device where they fit, so that no step waits for a copy; else on the host."""
+    if device.type != "cuda":
+        return images
+    free, _ = torch.cuda.mem_get_info(device)
+    return DeviceImages(images, device) if len(images) * int(np.prod(images.shape)) < DEVICE_SHARE * free else images
+
+
 class Feed:
     """The parts of the data, the streams a stage draws from them, and full passes over a part."""
 
     def __init__(self, images: Images, split: Split, augmenter: Augmenter, seed: int, device: torch.device) -> None:
-        self.images = images
+        self.images = nearest(images, device)
         self.augmenter = augmenter
         self.seed = seed
         self.device = device
@@ -76,7 +111,7 @@ class Feed:
 
     def to_device(self, tensor: Tensor) -> Tensor:
         """To the device without waiting for it."""
-        if self.device.type == "cuda":
+        if self.device.type == "cuda" and not tensor.is_cuda:
             return tensor.pin_memory().to(self.device, non_blocking=True)
         return tensor.to(self.device)
 

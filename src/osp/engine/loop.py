@@ -97,11 +97,7 @@ class Loop:
                         self.begin_stage(step)
                     if refreshes(step):
                         self.hook(self.method.refresh, step)
-                    batch = self.feed.batch(step)
-                    self.update(batch, step)
-                    self.method.after_step(batch, step)
-                    self.done += 1
-                    self.images_seen += sum(spec.batch * len(spec.views) for spec in self.feed.specs.values())
+                    self.advance(step)
                     if step.stage_step == step.stage_steps - 1:
                         self.hook(self.method.end_stage, step)
                     self.display.step(self.done, step.stage.name)
@@ -126,6 +122,14 @@ class Loop:
                 self.writer.close()
 
     # One step
+
+    def advance(self, step: Step) -> None:
+        """Views, update, the method's own book-keeping: what `osp bench speed` measures."""
+        batch = self.feed.batch(step)
+        self.update(batch, step)
+        self.method.after_step(batch, step)
+        self.done += 1
+        self.images_seen += sum(spec.batch * len(spec.views) for spec in self.feed.specs.values())
 
     def update(self, batch: Batch, step: Step) -> None:
         """Losses, gradients, optimiser: the whole update is here."""

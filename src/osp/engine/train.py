@@ -32,6 +32,9 @@ from osp.recipe import Recipe
 if TYPE_CHECKING:
     from osp.model import Model
 
+CPU_GROUP = 128
+"""Images a pass on a CPU: larger ones leave its caches."""
+
 Draw = Callable[[RunFolder, Data, np.ndarray, dict[str, Any], list[dict[str, Any]]], None]
 """Draws the run's picture from its folder, data, OOD scores of the pool, result and metrics. Handed in by the door:
 pictures belong to the report, which the engine does not know."""
@@ -175,6 +178,7 @@ def build_loop(
     if recipe.channels_last:
         method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         feed.memory_format = torch.channels_last
+    method.net.group = encoder_group(recipe, fabric.device)
     if recipe.compile:
         method.net.encoder.compile()
     model = {
@@ -184,6 +188,13 @@ def build_loop(
         "std": list(data.source.std),
     }
     return Loop(recipe, method, fresh, feed, data.truth, folder, fabric, display, model)
+
+
+def encoder_group(recipe: Recipe, device: torch.device) -> int | None:
+    """Images a pass through the encoder in training: what the recipe says, else by the device (docs/speed.md)."""
+    if recipe.group is not None:
+        return recipe.group or None
+    return CPU_GROUP if device.type == "cpu" else None
 
 
 def build_method(recipe: Recipe, task: Task, network: nn.Module | None = None) -> Method:

@@ -89,6 +89,7 @@ class OSP(T2T):
         "over": Published("selected"),
         "ramp": Published(0.0, "paper: no ramp (release: 0.2)"),
         "refresh": Published(0.05, "paper: every 10 epochs; 200 epochs of 1,000 steps as in the release"),
+        "joint_weak": Published(True, UNSTATED + "T2T release"),
         "consistency_from": Published("kept"),
         "partition_by": Published("matching"),
         "unlabeled_matching": Published("entropy", UNSTATED + "release"),

@@ -55,6 +55,9 @@ class T2TOptions(Options):
     )
     ramp: float = Field(0.2, ge=0, le=1, description="share of fine-tuning over which the unlabelled terms rise")
     refresh: float = Field(0.1, gt=0, le=1, description="share of fine-tuning between two partitions of the pool")
+    joint_weak: bool = Field(
+        False, description="weak views in one pass with the others: joint batch statistics, and a graph nobody needs"
+    )
     consistency_from: Literal["kept", "all"] = Field("kept", description="unlabelled images that enter L_u")
     partition_by: Literal["neighbors", "matching"] = Field(
         "neighbors", description="score that cuts the pool: by labelled neighbours, or 1 - S as in T2T and OSP"
@@ -116,6 +119,7 @@ class T2T(Method):
         "over": Published("selected", RELEASE),
         "ramp": Published(0.2, RELEASE),
         "refresh": Published(0.1, RELEASE),
+        "joint_weak": Published(True, RELEASE),
         "consistency_from": Published("kept", RELEASE),
         "unlabeled_matching": Published("entropy", RELEASE),
         "partition_by": Published("matching", RELEASE),
@@ -189,12 +193,18 @@ class T2T(Method):
     def encode(self, batch: Batch) -> Encoded:
         """Every image of a fine-tuning step through the encoder, once; the weak views without a graph."""
         labeled, unlabeled = batch["labeled"], batch["unlabeled"]
-        features = self.net.encode(torch.cat([labeled["weak"], unlabeled["strong"]]))
-        with torch.set_grad_enabled(self.weak_graph):
-            weak = self.net.encode(unlabeled["weak"])
+        images = [labeled["weak"], unlabeled["strong"]]
+        if self.options.joint_weak:
+            features = self.net.encode(torch.cat([*images, unlabeled["weak"]]))
+            weak = features[len(features) - len(unlabeled.rows) :]
+            weak = weak if self.weak_graph else weak.detach()
+        else:
+            features = self.net.encode(torch.cat(images))
+            with torch.set_grad_enabled(self.weak_graph):
+                weak = self.net.encode(unlabeled["weak"])
         pool, rotation = self.rotations(batch)
-        split = len(labeled.rows)
-        return Encoded(features[:split], features[split:], weak, self.net.classifier(weak).detach(), pool, rotation)
+        strong = features[len(labeled.rows) :][: len(unlabeled.rows)]
+        return Encoded(features[: len(labeled.rows)], strong, weak, self.net.classifier(weak).detach(), pool, rotation)
 
     def t2t_terms(self, encoded: Encoded, batch: Batch, step: Step) -> dict[str, Tensor]:
         o = self.options

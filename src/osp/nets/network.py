@@ -42,7 +42,14 @@ class StepDropout(nn.Module):
 
 
 class Network(nn.Module):
-    """Encoder G and classifier F: `encode` gives features z = G(x), `classify` logits F(z), calling it both."""
+    """Encoder G and classifier F: `encode` gives features z = G(x), `classify` logits F(z), calling it both.
+
+    `group`: in training, more images than this go through the encoder in several passes of equal size, because on a CPU
+    the maps of a large batch do not stay in its caches. Each pass takes every n-th image, so that all see the same
+    mixture of views; batch norms then normalise by the statistics of their pass. None is one pass for all.
+    """
+
+    group: int | None = None
 
     def __init__(self, encoder: nn.Module, feature_dim: int, num_classes: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -55,8 +62,12 @@ class Network(nn.Module):
         nn.init.zeros_(self.classifier.bias)
 
     def encode(self, images: Tensor) -> Tensor:
-        features: Tensor = self.encoder(images)
-        return features
+        if self.group is None or not self.training or len(images) <= self.group:
+            features: Tensor = self.encoder(images)
+            return features
+        passes = -(-len(images) // self.group)
+        found = torch.cat([self.encoder(images[number::passes]) for number in range(passes)])
+        return found[dealt_back(len(images), passes).to(found.device, non_blocking=True)]
 
     def classify(self, features: Tensor) -> Tensor:
         logits: Tensor = self.classifier(self.dropout(features))
@@ -64,6 +75,15 @@ class Network(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.classify(self.encode(images))
+
+
+def dealt_back(rows: int, passes: int) -> Tensor:
+    """Where each row lies after rows 0, n, 2n, ..., then 1, n + 1, ... were laid one behind the other.
+
+    >>> dealt_back(5, 2).tolist()  # laid out as 0 2 4 1 3
+    [0, 3, 1, 4, 2]
+    """
+    return torch.cat([torch.arange(number, rows, passes) for number in range(passes)]).argsort()
 
 
 def build_network(name: str | nn.Module, shape: tuple[int, int, int], num_classes: int) -> Network:

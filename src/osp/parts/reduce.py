@@ -1,4 +1,4 @@
-"""Means over some of the samples of a batch, right also when the batch is spread over processes."""
+"""Masked and weighted means over a batch, right also when the batch is spread over processes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,25 @@ def masked_mean(values: Tensor, mask: Tensor, over: Over = "selected") -> Tensor
     values = values.to(torch.promote_types(values.dtype, torch.float32))  # half precision cannot count far
     if over == "batch":
         return torch.where(mask, values, 0.0).mean()
-    count = mask.sum(dtype=values.dtype)
-    if dist.is_available() and dist.is_initialized():
-        dist.all_reduce(count)
-        count = count / dist.get_world_size()
+    count = _over_processes(mask.sum(dtype=values.dtype))
     return torch.where(mask, values, 0.0).sum() / count.clamp(min=torch.finfo(values.dtype).tiny)
+
+
+def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
+    """Σ_i w_i v_i / Σ_i w_i, and 0 where all weights are 0. No gradient flows into the weights.
+
+    >>> weighted_mean(torch.tensor([1.0, 5.0]), torch.tensor([3.0, 1.0])).item()
+    2.0
+    """
+    values = values.to(torch.promote_types(values.dtype, torch.float32))
+    weights = weights.detach().to(values.dtype)
+    total = _over_processes(weights.sum())
+    return (weights * values).sum() / total.clamp(min=torch.finfo(values.dtype).tiny)
+
+
+def _over_processes(total: Tensor) -> Tensor:
+    """The sum over all processes, divided by their number."""
+    if dist.is_available() and dist.is_initialized():
+        dist.all_reduce(total)
+        return total / dist.get_world_size()
+    return total
