@@ -325,3 +325,35 @@ def methods(
             source = published.source if published else unused
         table.add_row(key, repr(value), method.Options.model_fields[key].description or "", source)
     console.print(table)
+
+
+bench_app = typer.Typer(
+    help="Measure: speed.", no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]}
+)
+app.add_typer(bench_app, name="bench")
+
+
+@bench_app.callback()
+def bench() -> None:
+    """Measurements that end in a table, a JSON file and a picture."""
+
+
+@bench_app.command()
+def speed(
+    out: Annotated[Path, typer.Option(help="Folder for speed.json and speed.png.")] = Path("runs/bench"),
+    network: Annotated[list[str] | None, typer.Option(help="cnn or wrn-28-2; repeatable; both if not given.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns; the table shows their median.")] = 5,
+    growth: Annotated[bool, typer.Option(help="Also measure by batch size, classes and size of the pool.")] = True,
+) -> None:
+    """What a step of OSP costs, against its bare computation and against published code. Takes some minutes.
+
+    Example: `osp bench speed --network cnn --no-growth`
+    """
+    from osp.bench.speed import run, table
+    from osp.bench.workload import CASES
+
+    found = run(network or list(CASES), repeats, out, growth, lambda text: print(text, file=sys.stderr, flush=True))
+    print("\n".join(f"{key}: {value}" for key, value in found["machine"].items()))
+    print()
+    print(table(found))
+    print(f"\n{out / 'speed.json'}   {out / 'speed.png'}")

@@ -68,6 +68,37 @@ def open_data(recipe: Recipe, split: Split | None = None, progress: Any = None) 
     )
 
 
+def random_data(shape: tuple[int, int, int], classes: int, pool: int, folder: Path, labels_per_class: int = 10) -> Data:
+    """Images of noise with a memory-mapped pool, for measuring speed: nothing can be learned from them.
+
+    The pool's file is sparse beyond its first images: a million of them take up next to no disk.
+    """
+    draws = np.random.default_rng(0)
+    known = draws.integers(0, 256, (2 * classes * labels_per_class, *shape), dtype=np.uint8)
+    mapped = np.lib.format.open_memmap(folder / f"pool-{pool}.npy", mode="w+", dtype=np.uint8, shape=(pool, *shape))
+    mapped[:4096] = draws.integers(0, 256, (min(pool, 4096), *shape), dtype=np.uint8)
+    mapped.flush()
+    targets = np.repeat(np.arange(classes), labels_per_class)
+    count, nothing = len(targets), np.empty(0, np.int64)
+    split = Split(
+        labeled=np.arange(count),
+        unlabeled=np.arange(2 * count, 2 * count + pool),
+        val=np.arange(count, 2 * count),
+        test=nothing,
+        test_ood=nothing,
+        unlabeled_is_ood=np.zeros(pool, bool),
+        id_classes=np.arange(classes),
+        labeled_targets=targets,
+        val_targets=targets,
+        test_targets=nothing,
+    )
+    names = tuple(f"class {number}" for number in range(classes))
+    half = (0.5,) * shape[0]
+    source = ImageSet("noise", known, None, names, mean=half, std=half)
+    mapped = np.load(folder / f"pool-{pool}.npy", mmap_mode="r")
+    return Data(Images([known, mapped]), Images(known), split, source, names, None, 0, None, {})
+
+
 def check_folders(recipe: Recipe) -> None:
     """Refuse a folder of the user's that would be its own OOD source."""
     own = {"folder", "pile"}

@@ -1,0 +1,136 @@
+"""The benchmark measures what it says; how fast things are is not tested here."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from osp.bench import speed
+from osp.bench.speed import growth, measure, peak_memory, run, step_cost, table
+from osp.bench.workload import CASES, FORMS, AsPublished, Bare, Case, Ours, PillowViews
+
+TINY = Case("cnn", (1, 8, 8), classes=3, batch=4, mu=2, rotation=4, pool=64)
+
+
+@pytest.fixture(autouse=True)
+def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)  # what runs here leaves the test process as it was
+    monkeypatch.setitem(CASES, "cnn", TINY)
+
+
+class Counter(nn.Module):
+    """An encoder that counts the images it sees, with and without a graph."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.seen = {True: 0, False: 0}
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.seen[torch.is_grad_enabled()] += len(images)
+        found: torch.Tensor = self.inner(images)
+        return found
+
+
+def test_the_median_and_the_spread_are_those_of_the_turns() -> None:
+    waits = iter([0.0, 0.0, 0.01, 0.03, 0.02])
+
+    def wait() -> None:
+        time.sleep(next(waits))
+
+    found = measure({"wait": wait}, 3, at_least=0.0)["wait"]
+    assert 0.01 <= found["least"] < 0.02
+    assert 0.02 <= found["median"] < 0.03
+    assert found["most"] >= 0.03
+
+
+def test_our_step_and_the_bare_computation_take_the_same_images_through_the_network(tmp_path: Path) -> None:
+    ours, bare = Ours(TINY, tmp_path), Bare(TINY)
+    counted = []
+    for form, net in ((ours, ours.loop.method.net), (bare, bare.net)):
+        counter = Counter(net.encoder)
+        net.encoder = counter
+        form()
+        counted.append(counter.seen)
+    assert counted[0] == counted[1] == {True: TINY.with_gradient, False: TINY.without_gradient}
+    assert (TINY.with_gradient, TINY.without_gradient) == (4 + 8 + 16, 8)
+
+
+def test_the_published_step_takes_every_image_through_forward_and_backward() -> None:
+    published = AsPublished(TINY)
+    counter = Counter(published.net.encoder)
+    published.net.encoder = counter
+    before = [parameter.detach().clone() for parameter in published.net.parameters()]
+    published()
+    assert counter.seen == {True: (4 + 8) + 4 + 8 + 16, False: 0}
+    assert any(not torch.equal(a, b) for a, b in zip(before, published.net.parameters(), strict=True))
+
+
+def test_our_measured_step_trains_with_a_bank_in_use(tmp_path: Path) -> None:
+    ours = Ours(TINY, tmp_path)
+    bank: Any = ours.loop.method.bank
+    assert bank.counts.sum() > 0
+    before = [parameter.detach().clone() for parameter in ours.loop.method.parameters()]
+    ours()
+    assert any(not torch.equal(a, b) for a, b in zip(before, ours.loop.method.parameters(), strict=True))
+    assert ours.loop.timetable.step(ours.loop.done).stage.name == "finetune"
+
+
+def test_the_parts_leave_the_network_as_it_was(tmp_path: Path) -> None:
+    ours = Ours(TINY, tmp_path)
+    for part in ours.parts().values():
+        part()
+    images = torch.zeros(2, *TINY.shape)
+    assert ours.loop.method.net.encode(images).shape == (2, ours.loop.method.net.feature_dim)
+    assert "encode" not in vars(ours.loop.method.net)
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 16, 16)])
+def test_pillow_views_are_normalised_images_of_the_shape(shape: tuple[int, int, int]) -> None:
+    labeled, targets, weak, strong, rotated = PillowViews(TINY.changed(shape=shape))[0]
+    assert [len(each) for each in (labeled, targets, weak, strong, rotated)] == [4, 4, 8, 8, 4]
+    for views in (labeled, weak, strong, rotated):
+        assert views.shape[1:] == shape
+        assert -1 <= views.min() < views.max() <= 1
+
+
+def test_a_large_pool_takes_no_disk_to_speak_of(tmp_path: Path) -> None:
+    from osp.engine.data import random_data
+
+    data = random_data((1, 16, 16), 3, 1_000_000, tmp_path)
+    file = next(tmp_path.glob("pool-*.npy"))
+    assert file.stat().st_size > 250_000_000
+    assert file.stat().st_blocks * 512 < 20_000_000
+    assert data.train.take(np.array([len(data.train) - 1])).shape == (1, 1, 16, 16)
+
+
+def test_the_table_and_the_files_show_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "GROWTH_CASE", TINY)
+    monkeypatch.setattr(growth, "__defaults__", ({"batch": [2, 4], "pool": [20, 40]},))
+    monkeypatch.setattr(speed, "peak_memory", lambda form, network: 12.0)
+    found = run(["cnn"], 1, tmp_path / "out", with_growth=True, say=lambda text: None)
+    assert json.loads((tmp_path / "out" / "speed.json").read_text()) == json.loads(json.dumps(found))
+    assert (tmp_path / "out" / "speed.png").stat().st_size > 1000
+    cost = found["step"]["cnn"]
+    assert cost["ours / bare"] == pytest.approx(cost["seconds"]["ours"]["median"] / cost["seconds"]["bare"]["median"])
+    assert set(cost["seconds"]) == set(FORMS)
+    shown = table(found)
+    assert f"| {cost['ours / bare']:.2f} |" in shown
+    assert "| 40 |" in shown
+
+
+def test_memory_is_that_of_a_process_of_its_own() -> None:
+    assert 1 < peak_memory("bare", "cnn") < 2000
+
+
+def test_the_share_of_pool_passes_is_that_of_ten_in_a_default_run(tmp_path: Path) -> None:
+    cost = step_cost(TINY, tmp_path, 1, lambda text: None)
+    share = next(value for name, value in cost["pool pass"].items() if name.startswith("share"))
+    assert share == pytest.approx(10 * cost["pool pass"]["seconds"] / (1500 * cost["seconds"]["ours"]["median"]))
