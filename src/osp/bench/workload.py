@@ -94,10 +94,11 @@ class Ours:
         bank: Any = loop.method.bank
         count = len(batch["labeled"].rows) + len(batch["unlabeled"].rows)
         classes = torch.arange(count) % network.num_classes
+        features = torch.rand(4 * count, network.feature_dim)
 
         def losses() -> None:
             """Forward and backward of all that is not the encoder, which gives fixed features meanwhile."""
-            network.encode = lambda images: torch.rand(len(images), network.feature_dim).requires_grad_()  # type: ignore[method-assign]
+            network.encode = lambda images: features[: len(images)].detach().requires_grad_()  # type: ignore[method-assign]
             try:
                 terms = loop.method.losses(batch, step)
                 torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]

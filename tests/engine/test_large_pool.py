@@ -1,0 +1,51 @@
+"""A pool larger than memory: images are read as they are needed, and nothing of their size is kept."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHILD = """
+import sys
+from pathlib import Path
+from osp.bench.workload import Case, Ours
+
+def anonymous():
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
+    return int(line.split()[1]) / 2**10
+
+before = anonymous()
+run = Ours(Case("cnn", (1, 16, 16), pool=int(sys.argv[1])), Path(sys.argv[2]), threads=1)  # partitions the pool
+for _ in range(3):
+    run()
+kept = run.loop.method.kept()
+assert len(kept) == int(sys.argv[1])
+print(anonymous() - before)
+"""
+
+
+def memory(pool: int, folder: Path) -> float:
+    """Megabytes of its own (not of mapped files) that a run holds after a pass over the pool and some steps."""
+    folder.mkdir()
+    command = [sys.executable, "-c", CHILD, str(pool), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=True)
+    return float(done.stdout)
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="asks Linux for its memory")
+
+
+@needs_proc
+def test_memory_does_not_grow_with_the_pool(tmp_path: Path) -> None:
+    small, large = memory(10_000, tmp_path / "small"), memory(300_000, tmp_path / "large")
+    assert large - small < 30  # its images are 77 MB
+
+
+@needs_proc
+@pytest.mark.slow
+def test_a_million_images_train_in_the_memory_of_a_few(tmp_path: Path) -> None:
+    small, large = memory(10_000, tmp_path / "small"), memory(1_000_000, tmp_path / "large")
+    assert large - small < 80  # its images are 256 MB; a number or two an image is kept
