@@ -48,4 +48,4 @@ def test_memory_does_not_grow_with_the_pool(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_million_images_train_in_the_memory_of_a_few(tmp_path: Path) -> None:
     small, large = memory(10_000, tmp_path / "small"), memory(1_000_000, tmp_path / "large")
-    assert large - small < 80  # its images are 256 MB; a number or two an image is kept
+    assert large - small < 120  # its images are 256 MB; what grows is row numbers and scores, about 80 bytes an image
