@@ -27,7 +27,10 @@ def build_optimizer(settings: Stage | ExtraOptimizer, parameters: Iterable[nn.Pa
     fused = all(p.device.type in FUSED_DEVICES and p.is_floating_point() for p in trainable)
     if settings.optimizer == "sgd":
         nesterov = getattr(settings, "nesterov", False) and settings.momentum > 0
-        return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, nesterov=nesterov, fused=fused)
+        sgd = torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, nesterov=nesterov, fused=fused)
+        if settings.momentum > 0:  # the fused step cannot begin with some parameters later than with others
+            sgd.state.update({parameter: {"momentum_buffer": torch.zeros_like(parameter)} for parameter in trainable})
+        return sgd
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
     return kind(groups, lr=settings.lr, fused=fused)
 

@@ -69,6 +69,22 @@ class Network(nn.Module):
         found = torch.cat([self.encoder(images[number::passes]) for number in range(passes)])
         return found[dealt_back(len(images), passes).to(found.device, non_blocking=True)]
 
+    def encode_as_tested(self, images: Tensor) -> Tensor:
+        """Features as the tested network gives them, without a graph: batch norms use their running statistics.
+
+        For targets, such as pseudo-labels. Labelled images are normalised together with other views in training, and
+        weak views alone would be normalised by other statistics than those that the classifier has learned with
+        (docs/networks.md).
+        """
+        modes = [(module, module.training) for module in self.encoder.modules()]
+        self.encoder.eval()
+        try:
+            with torch.no_grad():
+                return self.encode(images)
+        finally:
+            for module, training in modes:
+                module.training = training
+
     def classify(self, features: Tensor) -> Tensor:
         logits: Tensor = self.classifier(self.dropout(features))
         return logits

@@ -1,0 +1,89 @@
+"""MixMatch: guessed labels for unlabelled images, everything mixed with everything, and two losses on the mixtures.
+
+    q̄ = (p(w(u)) + p(w'(u))) / 2,  q = q̄^(1/T) / Σ q̄^(1/T), without gradient
+    W = [w(x); w(u); w'(u)] with targets [y; q; q];  λ ~ Beta(a, a),  λ' = max(λ, 1 - λ),  π a permutation
+    X = λ' W + (1 - λ') W[π], targets likewise
+    L = mean_B H(target, p(X)) + weight · min(t / ramp, 1) · mean over the other rows and classes of (p(X) - target)²
+
+The first B rows are mostly labelled images because λ' >= 1/2. Tested with averaged weights. Reference: Berthelot et al.,
+MixMatch: A Holistic Approach to Semi-Supervised Learning, NeurIPS 2019. OOD score: 1 - max softmax.
+
+Passes: [w(u); w'(u)] without a graph, batch norms using the batch but not remembering it; then X jointly, which makes
+the publication's interleaving of batches unnecessary.
+
+Differences: λ is drawn for each sample; weight decay touches weight matrices alone (a well-known port also shrinks the
+batch norms' running statistics); guesses are made without dropout; the ramp is a share of the run.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from osp.methods.base import Batch, Method, Options, Published, Stage, Step, StreamSpec
+from osp.nets import frozen_batchnorm_statistics
+from osp.parts.mixing import guess_labels, mix, mixing_weights, mixmatch_losses
+
+MIXMATCH = "MixMatch paper"
+
+
+class MixMatchOptions(Options):
+    ema: float | None = Field(0.999, gt=0, lt=1, description="decay of the averaged weights used for testing")
+    temperature: float = Field(0.5, gt=0, description="sharpening of the guessed labels")
+    mixing: float = Field(0.75, gt=0, description="a of the Beta(a, a) distribution of the mixing weights")
+    unlabeled_weight: float = Field(75.0, ge=0, description="largest weight of the unlabelled loss")
+    ramp: float = Field(0.4, ge=0, le=1, description="share of the run over which that weight rises")
+
+
+class MixMatch(Method):
+    name = "mixmatch"
+    summary = "guessed labels, and mixtures of labelled and unlabelled images"
+    reference = "Berthelot et al., MixMatch, NeurIPS 2019"
+    Options = MixMatchOptions
+    mechanism = ("mixed_share", "guess_gap")
+    paper_steps = 2**20
+    paper = {  # noqa: RUF012
+        "batch": Published(64, MIXMATCH),
+        "mu": Published(1, MIXMATCH),
+        "optimizer": Published("adamw", f"{MIXMATCH}: Adam with decoupled weight decay"),
+        "lr": Published(2e-3, MIXMATCH),
+        "schedule": Published("constant", MIXMATCH),
+        "weight_decay": Published(0.02, f"{MIXMATCH}: weights times 1 - 0.02 lr a step"),
+        "decay_all": Published(False, "MixMatch release, from memory"),
+        "ema": Published(0.999, MIXMATCH),
+        "temperature": Published(0.5, MIXMATCH),
+        "mixing": Published(0.75, MIXMATCH),
+        "unlabeled_weight": Published(75.0, f"{MIXMATCH}, CIFAR-10"),
+        "ramp": Published(16_000 / 2**20, f"{MIXMATCH}: 16,000 of 2^20 steps, from memory"),
+    }
+
+    def streams(self, stage: Stage) -> dict[str, StreamSpec]:
+        return {
+            "labeled": StreamSpec("labeled", self.options.batch, ("weak",)),
+            "unlabeled": StreamSpec("unlabeled", self.options.batch * self.options.mu, ("weak", "weak2")),
+        }
+
+    def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
+        o, labeled, unlabeled = self.options, batch["labeled"], batch["unlabeled"]
+        looks = torch.cat([unlabeled["weak"], unlabeled["weak2"]])
+        guessed = self.guess(looks)
+        images = torch.cat([labeled["weak"], looks])
+        targets = torch.cat([F.one_hot(labeled.targets, self.task.num_classes).float(), guessed, guessed])
+        weights = mixing_weights(len(images), o.mixing, step.generator("mixing"))
+        order = torch.randperm(len(images), generator=step.generator("order"))
+        mixed, mixed_targets = mix(images, targets, weights, order)
+        cross_entropy, squares = mixmatch_losses(self.net(mixed), mixed_targets, len(labeled.rows))
+        self.log("mixed_share", (1 - weights).mean())
+        self.log("guess_confidence", guessed.amax(dim=1).mean())
+        self.log("guess_gap", self.task.num_classes * squares)
+        weight = o.unlabeled_weight * step.linear_ramp(o.ramp)
+        return {"ce": cross_entropy, "guess": weight * squares}
+
+    @torch.no_grad()
+    def guess(self, looks: Tensor) -> Tensor:
+        """The labels guessed from two views of each unlabelled image, which lie one after the other."""
+        with frozen_batchnorm_statistics(self.net):
+            logits = self.net.classifier(self.net.encode(looks))
+        return guess_labels(logits.chunk(2), self.options.temperature)

@@ -1,0 +1,95 @@
+"""OTCT (a reconstruction): consistency under augmentation on all unlabelled images, in the style of labelled ones.
+
+    b = a labelled weak view drawn for each unlabelled image, β ~ U(0, 1)
+    s' = (1 - β) s(u) + β AdaIN(s(u); b)                  channel statistics of b (osp.parts.style)
+    L  = mean_B H(y, p(w(x))) + weight · mean_μB KL(softmax(sg[f(w(u))] / T) ‖ p(s')),  T = 0.4
+
+No image is filtered out: the point of the publication is that consistency on all images helps where pseudo-labels harm,
+if the gap between the styles of labelled and unlabelled images is bridged. OOD score: 1 - max softmax.
+
+Reference: Luo et al., An Empirical Study and Analysis on Open-Set Semi-Supervised Learning, arXiv 2101.08237. THIS IS A
+RECONSTRUCTION from its abstracts and one sentence of the OSP paper: no code is public and the full text was not at hand.
+Choices of ours, none of them verified: AdaIN on images (not on feature maps), donors from the labelled images of the
+same batch (each process uses its own), β uniform, no confidence mask, all else as UDA has it in the release of T2T. Do
+not present its numbers as those of the publication.
+
+Labelled and stylised images go through the network in one pass; the weak views go without a graph in one of their own.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from osp.methods.base import Batch, Method, Options, Published, Stage, Step, StreamSpec
+from osp.parts.consistency import sharpened_consistency
+from osp.parts.draws import rand
+from osp.parts.style import stylise
+
+UDA = "UDA in the T2T release; that of OTCT is not public"
+
+
+class OTCTOptions(Options):
+    temperature: float = Field(0.4, gt=0, description="sharpening of the targets")
+    threshold: float = Field(
+        0.0, ge=0, le=1, description="confidence from which an image takes part; 0 takes all, as the publication wants"
+    )
+    unlabeled_weight: float = Field(1.0, ge=0, description="weight of the consistency")
+    style_strength: float | None = Field(
+        None, ge=0, le=1, description="strength of the style transfer; uniform from 0 to 1 for each image if not set"
+    )
+
+
+class OTCT(Method):
+    name = "otct"
+    summary = "consistency on all images, brought into the style of labelled ones (reconstruction)"
+    reference = "Luo et al., Open-Set SSL, arXiv 2101.08237 (reconstruction: no code is public)"
+    Options = OTCTOptions
+    mechanism = ("style_change", "consistency_rate")
+    paper: ClassVar[dict[str, Published]] = {
+        "batch": Published(64, UDA),
+        "mu": Published(5, UDA),
+        "optimizer": Published("sgd", UDA),
+        "lr": Published(0.03, UDA),
+        "momentum": Published(0.9, UDA),
+        "nesterov": Published(True, UDA),
+        "weight_decay": Published(5e-4, UDA),
+        "decay_all": Published(True, UDA),
+        "schedule": Published("cosine-7/16", UDA),
+        "temperature": Published(0.4, UDA),
+        "unlabeled_weight": Published(1.0, UDA),
+    }
+
+    def streams(self, stage: Stage) -> dict[str, StreamSpec]:
+        return {
+            "labeled": StreamSpec("labeled", self.options.batch, ("weak",)),
+            "unlabeled": StreamSpec("unlabeled", self.options.batch * self.options.mu, ("weak", "strong")),
+        }
+
+    def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
+        o, labeled, unlabeled = self.options, batch["labeled"], batch["unlabeled"]
+        with torch.no_grad():
+            weak_logits = self.net.classifier(self.net.encode(unlabeled["weak"])).float()
+            styled = self.styled(unlabeled["strong"], labeled["weak"], step)
+            self.log("style_change", (styled - unlabeled["strong"]).abs().mean())
+        logits = self.net(torch.cat([labeled["weak"], styled])).float()
+        labeled_logits, styled_logits = logits[: len(labeled.rows)], logits[len(labeled.rows) :]
+        consistency, mask = sharpened_consistency(weak_logits, styled_logits, o.temperature, o.threshold, "batch")
+        self.log("consistency_rate", mask.float().mean())
+        return {
+            "ce": F.cross_entropy(labeled_logits, labeled.targets),
+            "consistency": o.unlabeled_weight * consistency,
+        }
+
+    def styled(self, images: Tensor, labeled: Tensor, step: Step) -> Tensor:
+        """The images in the style of randomly drawn labelled ones."""
+        chance = rand((len(images), 2), step.generator("style")).to(images.device, non_blocking=True)
+        donors = labeled[(chance[:, 0] * len(labeled)).long()]  # rand is below 1, and so is its product
+        strength = chance[:, 1]
+        if self.options.style_strength is not None:
+            strength = torch.full_like(strength, self.options.style_strength)
+        return stylise(images, donors, strength)

@@ -1,0 +1,190 @@
+"""SSB: FixMatch on everything, then a one-vs-all detector that mines its own negatives.
+
+Classifier p and one-vs-all detector o (osp.parts.one_vs_all) have non-linear heads of their own. Two stages, one
+schedule; h(x) is the mirrored view alone, s and s' are two strong ones:
+
+    stage A  L = H(y, p(w(x))) + L_fm                     FixMatch on all pool images; the detector rests
+    stage B  L = L_x + L_ova + λ_em L_em + λ_socr L_socr + L_fm + λ_pn L_pn
+
+    L_x    = H(y, p), mean over w(x), h(x)
+    L_ova  = mean over w(x), h(x) of -ln o_y  +  mean over w(x), h(x), s(x), s'(x) of (1 / K) Σ_{k ≠ y} -ln (1 - o_k)
+    L_pn   = mean_i Σ_k 1[o_k(w(v_i)) <= θ] (-ln (1 - o_k(s(v_i))))           pseudo-negatives, one by image and class
+    L_em, L_socr as in OpenMatch, on w(v) and h(v)
+    L_fm   = (1 / n) Σ_i 1[max q_i >= τ] H(argmax q_i, p(s(u_i)))             on images u drawn independently of v
+
+No image is filtered out. OOD score: 1 - o_c for the predicted class c.
+
+Reference: Fan et al., SSB: Simple but Strong Baseline for Boosting Performance of Open-Set Semi-Supervised Learning, ICCV
+2023. Differences from the release:
+
+- stage B takes 7.2 % of the run but at least `detector_steps` steps (and at most half of the run): the detector starts at
+  random, and where it has no time to become sure there are no pseudo-negatives;
+- half-way through stage B the averaged weights of the detector start again from the trained ones: in a run of some
+  thousand steps the average would else report the random start of the detector;
+- the views w(u) go without a graph in a pass of their own, all others in one pass; the release has two joint passes;
+- a second strong view of v, which enters no loss there, is left out;
+- labels of FixMatch come from the classifier without dropout.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from osp.methods.base import Batch, Method, Options, Pool, Published, Sample, Stage, Step, StreamSpec, Task
+from osp.methods.fixmatch import pseudo_label_loss
+from osp.nets import Network
+from osp.parts.one_vs_all import (
+    OneVsAllHead,
+    all_negatives_loss,
+    linear_layers,
+    margin_entropy,
+    outlier_score,
+    positive_loss,
+    soft_consistency,
+)
+
+RELEASE = "SSB release"
+
+
+class SSBOptions(Options):
+    ema: float | None = Field(0.999, gt=0, lt=1, description="decay of the averaged weights used for testing")
+    hidden: int = Field(1024, ge=1, description="units of both hidden layers of each head")
+    detector_share: float = Field(0.072, gt=0, le=0.5, description="share of the run in which the detector is trained")
+    detector_steps: int = Field(500, ge=0, description="least number of steps for it, up to half of the run")
+    threshold: float = Field(0.95, ge=0, le=1, description="τ: confidence from which a prediction becomes a label")
+    negative_below: float = Field(
+        0.01, ge=0, le=1, description="θ: probability up to which an image is a pseudo-negative of a class"
+    )
+    unlabeled_weight: float = Field(1.0, ge=0, description="weight of L_fm")
+    entropy_weight: float = Field(0.1, ge=0, description="weight of L_em")
+    socr_weight: float = Field(0.5, ge=0, description="weight of L_socr, which grows with the number of classes")
+    negative_weight: float = Field(1.0, ge=0, description="weight of L_pn, which grows with the number of classes")
+
+
+def pseudo_negative_loss(weak_margins: Tensor, strong_margins: Tensor, negative_below: float) -> tuple[Tensor, Tensor]:
+    """L_pn = mean_i Σ_k M_ik (-ln (1 - o_k(s(v_i)))) with M_ik = 1[o_k(w(v_i)) <= θ], and M.
+
+    >>> loss, mask = pseudo_negative_loss(torch.tensor([[-9.0, 0.0]]), torch.zeros(1, 2), 0.01)
+    >>> round(loss.item(), 4), mask.tolist()  # ln 2 for one of two classes
+    (0.6931, [[True, False]])
+    """
+    mask = weak_margins.detach().sigmoid() <= negative_below
+    return torch.where(mask, F.softplus(strong_margins), 0.0).sum(dim=1).mean(), mask
+
+
+class SSB(Method):
+    name = "ssb"
+    summary = "FixMatch on all images, then a one-vs-all detector with pseudo-negatives"
+    reference = "Fan et al., SSB, ICCV 2023"
+    Options = SSBOptions
+    mechanism = ("mask_rate", "negative_rate")
+    paper_steps = 2**19
+    paper: ClassVar[dict[str, Published]] = {
+        "batch": Published(64, RELEASE),
+        "mu": Published(2, RELEASE),
+        "optimizer": Published("sgd", RELEASE),
+        "lr": Published(0.03, RELEASE),
+        "momentum": Published(0.9, RELEASE),
+        "nesterov": Published(True, RELEASE),
+        "weight_decay": Published(5e-4, RELEASE),
+        "decay_all": Published(False, RELEASE),
+        "schedule": Published("cosine-7/16", RELEASE),
+        "ema": Published(0.999, RELEASE),
+        "hidden": Published(1024, f"{RELEASE} (4,096 on ImageNet-30)"),
+        "detector_share": Published(37 / 512, f"{RELEASE}: 37 of 512 epochs"),
+        "detector_steps": Published(0, "off: not in the publication"),
+        "threshold": Published(0.95, RELEASE),
+        "negative_below": Published(0.01, RELEASE),
+        "unlabeled_weight": Published(1.0, RELEASE),
+        "entropy_weight": Published(0.1, RELEASE),
+        "socr_weight": Published(0.5, f"{RELEASE}: CIFAR-10 and ImageNet-30; 1 on CIFAR-100"),
+        "negative_weight": Published(1.0, RELEASE),
+    }
+
+    def __init__(self, options: Any, network: Network, task: Task) -> None:
+        super().__init__(options, network, task)
+        hidden = (options.hidden, options.hidden)
+        network.add_module("classifier", linear_layers([network.feature_dim, *hidden, task.num_classes]))
+        self.detector = OneVsAllHead(network.feature_dim, task.num_classes, hidden)
+
+    # Declarations
+
+    def stages(self) -> list[Stage]:
+        o = self.options
+        share = max(o.detector_share, min(o.detector_steps / self.task.steps, 0.5))
+        detect = self.stage(name="detect", share=share, refresh=0.5, continues=True)
+        return [self.stage(name="classify", share=1 - share), detect]
+
+    def streams(self, stage: Stage) -> dict[str, StreamSpec]:
+        o = self.options
+        unlabeled = StreamSpec("unlabeled", o.batch * o.mu, ("weak", "strong"))
+        if stage.name == "classify":
+            return {"labeled": StreamSpec("labeled", o.batch, ("weak",)), "unlabeled": unlabeled}
+        return {
+            "labeled": StreamSpec("labeled", o.batch, ("weak", "flip", "strong", "strong2")),
+            "unlabeled": unlabeled,
+            "pool": StreamSpec("unlabeled", o.batch * o.mu, ("weak", "flip", "strong")),
+        }
+
+    # Losses
+
+    def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
+        return self.classifying(batch) if step.stage.name == "classify" else self.detecting(batch)
+
+    def classifying(self, batch: Batch) -> dict[str, Tensor]:
+        """Stage A: FixMatch."""
+        labeled, unlabeled = batch["labeled"], batch["unlabeled"]
+        logits = self.net(torch.cat([labeled["weak"], unlabeled["strong"]]))
+        split = len(labeled.rows)
+        return {
+            "ce": F.cross_entropy(logits[:split], labeled.targets),
+            "consistency": self.fixmatch(unlabeled, logits[split:]),
+        }
+
+    def detecting(self, batch: Batch) -> dict[str, Tensor]:
+        """Stage B: FixMatch goes on, and the detector learns."""
+        o, labeled, pool, unlabeled = self.options, batch["labeled"], batch["pool"], batch["unlabeled"]
+        views = [labeled[view] for view in ("weak", "flip", "strong", "strong2")]
+        views += [pool["weak"], pool["flip"], pool["strong"], unlabeled["strong"]]
+        sizes = [len(view) for view in views]
+        features = self.net.encode(torch.cat(views))
+        known, foreign, strong = features.split([sum(sizes[:4]), sum(sizes[4:7]), sizes[7]])
+        logits = self.net.classify(torch.cat([known[: sum(sizes[:2])], strong]))
+        margins = self.detector(torch.cat([known, foreign]))
+        weak, mirrored, hard = margins[len(known) :].chunk(3)
+        margins = margins[: len(known)]
+        two = sum(sizes[:2])
+        negative, mask = pseudo_negative_loss(weak, hard, o.negative_below)
+        self.log("negative_rate", mask.float().mean())
+        return {
+            "ce": F.cross_entropy(logits[:two], labeled.targets.repeat(2)),
+            "ova": positive_loss(margins[:two], labeled.targets.repeat(2))
+            + all_negatives_loss(margins, labeled.targets.repeat(4)),
+            "entropy": o.entropy_weight * (margin_entropy(weak) + margin_entropy(mirrored)) / 2,
+            "socr": o.socr_weight * soft_consistency(weak, mirrored),
+            "negative": o.negative_weight * negative,
+            "consistency": self.fixmatch(unlabeled, logits[two:]),
+        }
+
+    def fixmatch(self, unlabeled: Sample, strong_logits: Tensor) -> Tensor:
+        """L_fm."""
+        with torch.no_grad():
+            weak_logits = self.net.classifier(self.net.encode(unlabeled["weak"])).float()
+        loss, mask = pseudo_label_loss(weak_logits, strong_logits, self.options.threshold)
+        self.log("mask_rate", mask.mean())
+        return self.options.unlabeled_weight * loss
+
+    # The detector
+
+    def refresh(self, step: Step, pool: Pool) -> None:
+        """At the start of stage B, where it changes nothing yet, and half-way through it."""
+        pool.restart_average("detector.")
+
+    def ood_score(self, features: Tensor, logits: Tensor) -> Tensor:
+        """1 - o_c."""
+        return outlier_score(self.detector(features), logits)

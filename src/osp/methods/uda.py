@@ -1,0 +1,123 @@
+"""UDA: the sharpened prediction on a weak view is what the strong view must give, where the prediction is confident.
+
+    q = softmax(f(w(u)) / T) without gradient,  m = 1[max softmax(f(w(u))) >= threshold]
+    L_u = (1 / μB) Σ_i m_i KL(q_i ‖ p(s(u_i))),  L = mean_B H(y, p(w(x))) + weight · L_u
+
+The confidence is that of the unsharpened prediction. Training signal annealing (`annealing`) takes labelled images out
+of the mean once p_y exceeds η(t) = a(t) (1 - 1/K) + 1/K, with a(t) = 1 - exp(-5t), t or exp(5(t - 1)) for t from 0 to
+1. Reference: Xie et al., Unsupervised Data Augmentation for Consistency Training, NeurIPS 2020. OOD score: 1 - max
+softmax.
+
+Passes: w(u) alone without a graph; then [w(x); s(u)] jointly.
+
+Differences from T2T's release, most likely the source of the numbers in the OSP paper: it divides L_u by the number of
+confident images (`over=selected`, in the paper preset), which in a short run lets the first few of them weigh as much
+as a whole batch; and it puts all three sets through one pass, so that batch statistics are shared. Where the network
+has dropout, the targets are made without it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from osp.methods.base import Batch, Method, Options, Published, Stage, Step, StreamSpec
+from osp.parts.consistency import sharpened_consistency
+from osp.parts.reduce import masked_mean
+
+RELEASE = "T2T release, which has UDA; the OSP paper gives 250,000 iterations only"
+
+Annealing = Literal["off", "log", "linear", "exp"]
+
+
+class UDAOptions(Options):
+    temperature: float = Field(0.4, gt=0, description="sharpening of the targets")
+    threshold: float = Field(0.8, ge=0, le=1, description="confidence from which an image enters L_u")
+    over: Literal["batch", "selected"] = Field(
+        "batch", description="whether L_u is a mean over the batch or over the confident images alone"
+    )
+    unlabeled_weight: float = Field(1.0, ge=0, description="weight of L_u")
+    annealing: Annealing = Field(
+        "off", description="training signal annealing: how the confidence allowed on labelled images rises"
+    )
+
+
+def annealed_confidence(progress: float, num_classes: int, annealing: Annealing) -> float:
+    """η(t), the confidence in its label above which a labelled image is left out; t is the share of the run passed.
+
+    >>> annealed_confidence(0.5, 4, "linear")
+    0.625
+    """
+    share = {
+        "off": 1.0,
+        "log": 1 - math.exp(-5 * progress),
+        "linear": progress,
+        "exp": math.exp(5 * (progress - 1)),
+    }[annealing]
+    return share * (1 - 1 / num_classes) + 1 / num_classes
+
+
+def annealed_cross_entropy(logits: Tensor, labels: Tensor, confidence: float) -> tuple[Tensor, Tensor]:
+    """Mean of H(y, p) over the images with p_y <= confidence (0 where there is none), and which images those are."""
+    each = F.cross_entropy(logits.float(), labels, reduction="none")
+    mask = (-each.detach()).exp() <= confidence
+    return masked_mean(each, mask), mask
+
+
+class UDA(Method):
+    name = "uda"
+    summary = "sharpened confident predictions on weak views are targets for strong views"
+    reference = "Xie et al., Unsupervised Data Augmentation for Consistency Training, NeurIPS 2020"
+    Options = UDAOptions
+    mechanism = ("mask_rate",)
+    paper_steps = 250_000
+    paper = {  # noqa: RUF012
+        "batch": Published(64, RELEASE),
+        "mu": Published(5, RELEASE),
+        "optimizer": Published("sgd", RELEASE),
+        "lr": Published(0.03, RELEASE),
+        "momentum": Published(0.9, RELEASE),
+        "nesterov": Published(True, RELEASE),
+        "weight_decay": Published(5e-4, RELEASE),
+        "decay_all": Published(True, RELEASE),
+        "schedule": Published("cosine-7/16", RELEASE),
+        "temperature": Published(0.4, RELEASE),
+        "threshold": Published(0.8, RELEASE),
+        "over": Published("selected", RELEASE),
+        "unlabeled_weight": Published(1.0, RELEASE),
+        "annealing": Published("off", f"{RELEASE}; an option of the UDA paper"),
+    }
+
+    def streams(self, stage: Stage) -> dict[str, StreamSpec]:
+        return {
+            "labeled": StreamSpec("labeled", self.options.batch, ("weak",)),
+            "unlabeled": StreamSpec("unlabeled", self.options.batch * self.options.mu, ("weak", "strong")),
+        }
+
+    def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
+        o, labeled, unlabeled = self.options, batch["labeled"], batch["unlabeled"]
+        with torch.no_grad():
+            weak_logits = self.net.classifier(self.net.encode(unlabeled["weak"]))
+        logits = self.net(torch.cat([labeled["weak"], unlabeled["strong"]])).float()
+        labeled_logits, strong_logits = logits[: len(labeled.rows)], logits[len(labeled.rows) :]
+        consistency, mask = sharpened_consistency(
+            weak_logits.float(), strong_logits, o.temperature, o.threshold, o.over
+        )
+        self.log("mask_rate", mask.float().mean())
+        return {
+            "ce": self.labeled_loss(labeled_logits, labeled.targets, step),
+            "consistency": o.unlabeled_weight * consistency,
+        }
+
+    def labeled_loss(self, logits: Tensor, labels: Tensor, step: Step) -> Tensor:
+        if self.options.annealing == "off":
+            return F.cross_entropy(logits, labels)
+        confidence = annealed_confidence(step.progress, self.task.num_classes, self.options.annealing)
+        loss, mask = annealed_cross_entropy(logits, labels, confidence)
+        self.log("labeled_rate", mask.float().mean())
+        return loss

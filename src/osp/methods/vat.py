@@ -1,0 +1,147 @@
+"""VAT: the prediction must not change in the direction of a small perturbation that would change it most.
+
+    q = p(u) without gradient;  d a random direction of length 1;  d <- g / ‖g‖ with g = ∇_d KL(q ‖ p(u + ξ d))
+    r = ε d without gradient,  L_u = mean_u KL(q ‖ p(u + r))
+    L = mean_B H(y, p(w(x))) + λ(t) L_u + entropy_weight · mean_u H(p(u)),
+    λ(t) = weight · exp(-5 (1 - min(t / ramp, 1))²)
+
+u is the weak view, the same tensor in every pass. Reference: Miyato et al., Virtual Adversarial Training, TPAMI 2019,
+with the schedule of Oliver et al., NeurIPS 2018. OOD score: 1 - max softmax.
+
+Passes: w(x); u for q; u + ξd; u + r, one by one, because a batch norm that sees other images would change p by more
+than ξ does. Only the first two move the running statistics. The last three are without dropout, for the same reason.
+q and the direction are computed in single precision under mixed precision too.
+
+Differences: L_u is Miyato's KL(q ‖ p(u + r)), where Oliver et al. turn it round. ξ is 0.01 instead of 1e-6, which in
+single precision is less than the rounding of a pixel. ε is a length over the whole image: published as 6 for 3x32x32,
+it is scaled to 6 · sqrt(CHW / 3072) unless set, so that the change of a single value keeps its size (0.108; the
+published images were whitened, ours have unit variance).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from osp.methods.base import Batch, Method, Options, Published, Stage, Step, StreamSpec
+from osp.nets import StepDropout, frozen_batchnorm_statistics
+from osp.parts.consistency import kl_divergence
+from osp.parts.draws import randn
+
+OLIVER = "Oliver et al. 2018; the OSP paper does not state its recipe"
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, StepDropout)
+
+
+class VATOptions(Options):
+    epsilon: float | None = Field(
+        None, gt=0, description="length of the perturbation of an image; 6 · sqrt(CHW / 3072) if not set"
+    )
+    xi: float = Field(1e-2, gt=0, description="length of the step with which its direction is found")
+    power_iterations: int = Field(1, ge=1, description="steps in the search for the direction")
+    unlabeled_weight: float = Field(0.3, ge=0, description="largest weight of the adversarial loss")
+    ramp: float = Field(0.4, ge=0, le=1, description="share of the run over which that weight rises")
+    entropy_weight: float = Field(0.0, ge=0, description="weight of the entropy of predictions (0.06 in VAT + EM)")
+
+
+def unit(directions: Tensor, otherwise: Tensor | None = None) -> Tensor:
+    """Each image's direction at length 1; where it is 0, or nothing sensible, the other one.
+
+    Divided by the largest value first: the squares of a confident network's gradients would underflow.
+    """
+    flat = directions.flatten(1)
+    largest = flat.abs().amax(dim=1, keepdim=True)
+    scaled = F.normalize(flat / largest.clamp(min=torch.finfo(flat.dtype).tiny)).view_as(directions)
+    if otherwise is None:
+        return scaled
+    sensible = ((largest > 0) & largest.isfinite()).view(-1, *[1] * (directions.ndim - 1))
+    return torch.where(sensible, scaled, otherwise)
+
+
+@contextmanager
+def without_dropout(module: nn.Module) -> Iterator[None]:
+    """Inside, dropout layers let everything through, whatever the mode of the rest."""
+    layers = [layer for layer in module.modules() if isinstance(layer, DROPOUTS) and layer.training]
+    for layer in layers:
+        layer.eval()
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.train()
+
+
+class VAT(Method):
+    name = "vat"
+    summary = "predictions must withstand the worst small perturbation"
+    reference = "Miyato et al., Virtual Adversarial Training, TPAMI 2019"
+    Options = VATOptions
+    mechanism = ("adversarial_kl",)
+    paper_steps = 500_000
+    paper = {  # noqa: RUF012
+        "batch": Published(50, f"{OLIVER} (100 images a step, half of them labelled)"),
+        "mu": Published(1, OLIVER),
+        "optimizer": Published("adam", OLIVER),
+        "lr": Published(3e-3, OLIVER),
+        "schedule": Published("steps", OLIVER),
+        "drops": Published((0.8,), OLIVER),
+        "drop_factor": Published(0.2, OLIVER),
+        "weight_decay": Published(0.0, OLIVER),
+        "epsilon": Published(6.0, f"{OLIVER}: CIFAR-10, whitened; 1 on SVHN"),
+        "power_iterations": Published(1, OLIVER),
+        "unlabeled_weight": Published(0.3, OLIVER),
+        "ramp": Published(0.4, f"{OLIVER}: 200,000 of 500,000"),
+        "entropy_weight": Published(0.0, f"{OLIVER}; 0.06 in its VAT + EM"),
+    }
+
+    @property
+    def epsilon(self) -> float:
+        """ε for images of this size."""
+        chosen: float | None = self.options.epsilon
+        return chosen if chosen is not None else 6.0 * math.sqrt(math.prod(self.task.shape) / (3 * 32 * 32))
+
+    def streams(self, stage: Stage) -> dict[str, StreamSpec]:
+        return {
+            "labeled": StreamSpec("labeled", self.options.batch, ("weak",)),
+            "unlabeled": StreamSpec("unlabeled", self.options.batch * self.options.mu, ("weak",)),
+        }
+
+    def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
+        o, labeled, images = self.options, batch["labeled"], batch["unlabeled"]["weak"]
+        terms = {"ce": F.cross_entropy(self.net(labeled["weak"]), labeled.targets)}
+        with without_dropout(self.net):
+            with torch.set_grad_enabled(o.entropy_weight > 0), torch.autocast(images.device.type, enabled=False):
+                clean_logits = self.net(images)
+            if o.entropy_weight > 0:
+                terms["entropy"] = o.entropy_weight * mean_entropy(clean_logits)
+            perturbation = self.perturbation(images, clean_logits.detach(), step)
+            with frozen_batchnorm_statistics(self.net):
+                logits = self.net(images + perturbation).float()
+        change = kl_divergence(clean_logits.detach(), logits).mean()
+        self.log("adversarial_kl", change)
+        self.log("adversarial_flips", (logits.argmax(dim=1) != clean_logits.argmax(dim=1)).float().mean())
+        terms["adversarial"] = o.unlabeled_weight * step.sigmoid_ramp(o.ramp) * change
+        return terms
+
+    def perturbation(self, images: Tensor, clean_logits: Tensor, step: Step) -> Tensor:
+        """r: a perturbation of length ε for each image. The gradients of parameters stay as they are."""
+        direction = randn(tuple(images.shape), step.generator("direction")).to(images.device, non_blocking=True)
+        direction = unit(direction)
+        with frozen_batchnorm_statistics(self.net), torch.autocast(images.device.type, enabled=False):
+            for _ in range(self.options.power_iterations):
+                direction = direction.detach().requires_grad_()
+                changed = kl_divergence(clean_logits, self.net(images + self.options.xi * direction)).sum()
+                (gradient,) = torch.autograd.grad(changed, direction)
+                direction = unit(gradient, otherwise=direction.detach())
+        return self.epsilon * direction
+
+
+def mean_entropy(logits: Tensor) -> Tensor:
+    """Mean of H(p) = -Σ_c p_c ln p_c."""
+    log_p = logits.log_softmax(dim=1)
+    return -(log_p.exp() * log_p).sum(dim=1).mean()
