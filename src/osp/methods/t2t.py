@@ -77,18 +77,22 @@ class T2TOptions(Options):
     noise: float = Field(0.0, ge=0, description="feature noise in pre-training, in standard deviations")
 
 
+NONE = torch.empty(0)
+
+
 @dataclass(frozen=True)
 class Encoded:
-    """What the encoder made of a fine-tuning step: features by view."""
+    """What the encoder made of a step: features by view."""
 
     labeled: Tensor
-    strong: Tensor
-    weak: Tensor
-    weak_logits: Tensor
-    """Without a graph."""
     pool: Tensor
     """Of the rotation stream's unrotated images: the whole pool, OOD images included."""
     rotation_loss: Tensor
+    strong: Tensor = NONE
+    weak: Tensor = NONE
+    """Like the strong views, in fine-tuning only."""
+    weak_logits: Tensor = NONE
+    """Without a graph."""
 
 
 class T2T(Method):
@@ -176,35 +180,38 @@ class T2T(Method):
 
     def pretraining(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         """L_pre: classes and matching from labelled images, rotations from all unlabelled ones."""
-        labeled = batch["labeled"]
-        features = self.net.encode(labeled["weak"])
-        pool_features, rotation = self.rotations(batch)
-        terms = self.labeled_terms(features, labeled.targets, step)
+        encoded = self.encode(batch)
+        terms = self.labeled_terms(encoded.labeled, batch["labeled"].targets, step)
         if self.options.noise:
-            both = torch.cat([features, pool_features])
+            both = torch.cat([encoded.labeled, encoded.pool])
             changed = noisy(both, self.options.noise, step.generator("noise"))
             terms["noise"] = noise_consistency(self.net.classifier(both), self.net.classifier(changed))
-        return {**terms, "rotation": rotation}
+        return {**terms, "rotation": encoded.rotation_loss}
 
     def finetuning(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         """L_t2t."""
         return self.t2t_terms(self.encode(batch), batch, step)
 
     def encode(self, batch: Batch) -> Encoded:
-        """Every image of a fine-tuning step through the encoder, once; the weak views without a graph."""
-        labeled, unlabeled = batch["labeled"], batch["unlabeled"]
-        images = [labeled["weak"], unlabeled["strong"]]
-        if self.options.joint_weak:
-            features = self.net.encode(torch.cat([*images, unlabeled["weak"]]))
-            weak = features[len(features) - len(unlabeled.rows) :]
-            weak = weak if self.weak_graph else weak.detach()
-        else:
-            features = self.net.encode(torch.cat(images))
-            with torch.set_grad_enabled(self.weak_graph):
-                weak = self.net.encode(unlabeled["weak"])
-        pool, rotation = self.rotations(batch)
-        strong = features[len(labeled.rows) :][: len(unlabeled.rows)]
-        return Encoded(features[: len(labeled.rows)], strong, weak, self.net.classifier(weak).detach(), pool, rotation)
+        """Every image of a step through the encoder, once, and all that learn in one pass.
+
+        One pass, so that batch norms see one mixture of views: it is what the labelled images are classified under, and
+        what the running statistics of the tested network become. The weak views, which are only looked at, go by those
+        (see `Network.encode_as_tested`), or with a graph and in the same pass if they are asked to or are pruned.
+        """
+        labeled, unlabeled = batch["labeled"]["weak"], batch.get("unlabeled")
+        views = [labeled, rotate4(batch["rotation"]["weak"])]
+        joint = self.options.joint_weak or self.weak_graph
+        if unlabeled is not None:
+            views += [unlabeled["strong"], unlabeled["weak"]] if joint else [unlabeled["strong"]]
+        known, rotated, *others = torch.split(self.net.encode(torch.cat(views)), [len(view) for view in views])
+        loss = self.options.rotation_weight * rotation_loss(self.rotation_head(rotated))
+        pool = rotated[: len(batch["rotation"].rows)]
+        if unlabeled is None:
+            return Encoded(known, pool, loss)
+        weak = others[1] if joint else self.net.encode_as_tested(unlabeled["weak"])
+        weak = weak if self.weak_graph else weak.detach()
+        return Encoded(known, pool, loss, others[0], weak, self.net.classifier(weak).detach())
 
     def t2t_terms(self, encoded: Encoded, batch: Batch, step: Step) -> dict[str, Tensor]:
         o = self.options
@@ -225,12 +232,6 @@ class T2T(Method):
         logits = self.net.classify(features)
         matching = labeled_matching_loss(self.matching, features, logits, targets, step.generator("negatives"))
         return {"ce": F.cross_entropy(logits, targets), "matching": matching}
-
-    def rotations(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Features of the unrotated images of the rotation stream, and L_rot."""
-        features = self.net.encode(rotate4(batch["rotation"]["weak"]))
-        loss = rotation_loss(self.rotation_head(features))
-        return features[: len(batch["rotation"].rows)], self.options.rotation_weight * loss
 
     def unlabeled_matching(self, features: Tensor, rows: Tensor, step: Step) -> Tensor:
         """L_ood^u on images of the whole pool."""
