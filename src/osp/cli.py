@@ -328,7 +328,9 @@ def methods(
 
 
 bench_app = typer.Typer(
-    help="Measure: speed.", no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]}
+    help="Measure the speed of a step, or what each method costs.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(bench_app, name="bench")
 
@@ -357,3 +359,22 @@ def speed(
     print()
     print(table(found))
     print(f"\n{out / 'speed.json'}   {out / 'speed.png'}")
+
+
+@bench_app.command()
+def cost(
+    methods: Annotated[list[str] | None, typer.Argument(help="Methods; all if not given.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for cost.json.")] = Path("runs/bench"),
+    repeats: Annotated[int, typer.Option(min=1, help="Turns; the table shows their median.")] = 5,
+) -> None:
+    """What a step of each method costs, in images and in time relative to Supervised.
+
+    Example: `osp bench cost fixmatch osp`
+    """
+    from osp.bench.cost import run, table
+
+    found = run(methods or [], repeats, out, lambda text: print(text, file=sys.stderr, flush=True))
+    print("\n".join(f"{key}: {value}" for key, value in found["machine"].items()))
+    print()
+    print(table(found))
+    print(f"\n{out / 'cost.json'}")

@@ -64,26 +64,44 @@ CASES = {
 }
 
 
-class Ours:
-    """OSP's fine-tuning step as `osp train` runs it: views, losses, gradients, optimiser, book-keeping."""
+class MethodStep:
+    """A step of a method's last stage as `osp train` runs it: views, losses, gradients, optimiser, book-keeping.
 
-    def __init__(self, case: Case, folder: Path, threads: int | None = None) -> None:
-        options = {"batch": case.batch, "mu": case.mu, "rotation_batch": case.rotation}
-        recipe = Recipe(method="osp", network=case.network, steps=STEPS, options=options, threads=threads).resolved()
+    The stages before it were begun and ended after one step each.
+    """
+
+    def __init__(
+        self, method: str, case: Case, folder: Path, threads: int | None = None, options: dict[str, Any] | None = None
+    ) -> None:
+        options = {"batch": case.batch, "mu": case.mu, **(options or {})}
+        recipe = Recipe(method=method, network=case.network, steps=STEPS, options=options, threads=threads).resolved()
         data = random_data(case.shape, case.classes, case.pool, folder)
         self.loop: Loop = build_loop(recipe, data, RunFolder(folder / "run"), open_fabric(recipe), Silent(), None)
-        finetuning = self.loop.timetable.step(STEPS // 2)
-        self.loop.done = finetuning.index - finetuning.stage_step
-        self.loop.begin_stage(self.loop.timetable.step(self.loop.done))
         self.loop.method.train()
-        self.refresh()
+        starts = self.loop.timetable.starts
+        for start in starts:
+            self.loop.done = start
+            step = self.loop.timetable.step(start)
+            self.loop.begin_stage(step)
+            if step.stage.refresh is not None:
+                self.refresh()
+            self()
+            if start != starts[-1]:
+                self.loop.hook(self.loop.method.end_stage, step)
 
     def __call__(self) -> None:
         self.loop.advance(self.loop.timetable.step(self.loop.done))
 
     def refresh(self) -> None:
-        """Partition the pool and fill the bank."""
+        """What the method does at its refresh interval: OSP partitions the pool and fills the bank."""
         self.loop.hook(self.loop.method.refresh, self.loop.timetable.step(self.loop.done))
+
+
+class Ours(MethodStep):
+    """OSP's fine-tuning step."""
+
+    def __init__(self, case: Case, folder: Path, threads: int | None = None) -> None:
+        super().__init__("osp", case, folder, threads, {"rotation_batch": case.rotation})
 
     def parts(self) -> dict[str, Callable[[], Any]]:
         """Parts of the step that can run by themselves."""
