@@ -8,12 +8,12 @@ of the mean once p_y exceeds η(t) = a(t) (1 - 1/K) + 1/K, with a(t) = 1 - exp(-
 1. Reference: Xie et al., Unsupervised Data Augmentation for Consistency Training, NeurIPS 2020. OOD score: 1 - max
 softmax.
 
-Passes: w(u) alone without a graph; then [w(x); s(u)] jointly.
+Passes: w(u) without a graph and as in testing, with the running statistics of batch norms and without dropout; then
+[w(x); s(u)] jointly.
 
 Differences from T2T's release, most likely the source of the numbers in the OSP paper: it divides L_u by the number of
 confident images (`over=selected`, in the paper preset), which in a short run lets the first few of them weigh as much
-as a whole batch; and it puts all three sets through one pass, so that batch statistics are shared. Where the network
-has dropout, the targets are made without it.
+as a whole batch; and it puts all three sets through one pass, so that targets depend on the batch.
 """
 
 from __future__ import annotations
@@ -101,8 +101,7 @@ class UDA(Method):
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         o, labeled, unlabeled = self.options, batch["labeled"], batch["unlabeled"]
-        with torch.no_grad():
-            weak_logits = self.net.classifier(self.net.encode(unlabeled["weak"]))
+        weak_logits = self.net.classifier(self.net.encode_as_tested(unlabeled["weak"])).detach()
         logits = self.net(torch.cat([labeled["weak"], unlabeled["strong"]])).float()
         labeled_logits, strong_logits = logits[: len(labeled.rows)], logits[len(labeled.rows) :]
         consistency, mask = sharpened_consistency(
