@@ -8,34 +8,32 @@
 u is the weak view, the same tensor in every pass. Reference: Miyato et al., Virtual Adversarial Training, TPAMI 2019,
 with the schedule of Oliver et al., NeurIPS 2018. OOD score: 1 - max softmax.
 
-Passes: w(x); u for q; u + ξd; u + r, one by one, because a batch norm that sees other images would change p by more
-than ξ does. Only the first two move the running statistics. The last three are without dropout, for the same reason.
-q and the direction are computed in single precision under mixed precision too.
+Passes: [w(x); u] for q, [w(x); u + ξd] for the direction, [w(x); u + r] for both losses. The labelled images go along
+each time because batch norms that saw other images would change p by more than ξ does; for the same reason u goes
+without the classifier's dropout, and an encoder that draws noise of its own draws the same in every pass. Only the
+first pass moves the running statistics. q and the direction are computed in single precision under mixed precision too.
 
-Differences: L_u is Miyato's KL(q ‖ p(u + r)), where Oliver et al. turn it round. ξ is 0.01 instead of 1e-6, which in
-single precision is less than the rounding of a pixel. ε is a length over the whole image: published as 6 for 3x32x32,
-it is scaled to 6 · sqrt(CHW / 3072) unless set, so that the change of a single value keeps its size (0.108; the
-published images were whitened, ours have unit variance).
+Differences: L_u is Miyato's KL(q ‖ p(u + r)) with Miyato's weight of 1, where Oliver et al. turn it round and give it
+0.3. ξ is 0.01 instead of 1e-6, which in single precision is less than the rounding of a pixel. ε is a length over the
+whole image: published as 6 for 3x32x32, it is scaled to 6 · sqrt(CHW / 3072) unless set, so that the change of a single
+value keeps its size (0.108; the published images were whitened, ours have unit variance).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from osp.methods.base import Batch, Method, Options, Published, Stage, Step, StreamSpec
-from osp.nets import StepDropout, frozen_batchnorm_statistics
+from osp.nets import frozen_batchnorm_statistics
 from osp.parts.consistency import kl_divergence
 from osp.parts.draws import randn
 
 OLIVER = "Oliver et al. 2018; the OSP paper does not state its recipe"
-DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, StepDropout)
 
 
 class VATOptions(Options):
@@ -44,7 +42,7 @@ class VATOptions(Options):
     )
     xi: float = Field(1e-2, gt=0, description="length of the step with which its direction is found")
     power_iterations: int = Field(1, ge=1, description="steps in the search for the direction")
-    unlabeled_weight: float = Field(0.3, ge=0, description="largest weight of the adversarial loss")
+    unlabeled_weight: float = Field(1.0, ge=0, description="largest weight of the adversarial loss")
     ramp: float = Field(0.4, ge=0, le=1, description="share of the run over which that weight rises")
     entropy_weight: float = Field(0.0, ge=0, description="weight of the entropy of predictions (0.06 in VAT + EM)")
 
@@ -61,19 +59,6 @@ def unit(directions: Tensor, otherwise: Tensor | None = None) -> Tensor:
         return scaled
     sensible = ((largest > 0) & largest.isfinite()).view(-1, *[1] * (directions.ndim - 1))
     return torch.where(sensible, scaled, otherwise)
-
-
-@contextmanager
-def without_dropout(module: nn.Module) -> Iterator[None]:
-    """Inside, dropout layers let everything through, whatever the mode of the rest."""
-    layers = [layer for layer in module.modules() if isinstance(layer, DROPOUTS) and layer.training]
-    for layer in layers:
-        layer.eval()
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer.train()
 
 
 class VAT(Method):
@@ -112,30 +97,38 @@ class VAT(Method):
         }
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
-        o, labeled, images = self.options, batch["labeled"], batch["unlabeled"]["weak"]
-        terms = {"ce": F.cross_entropy(self.net(labeled["weak"]), labeled.targets)}
-        with without_dropout(self.net):
-            with torch.set_grad_enabled(o.entropy_weight > 0), torch.autocast(images.device.type, enabled=False):
-                clean_logits = self.net(images)
-            if o.entropy_weight > 0:
-                terms["entropy"] = o.entropy_weight * mean_entropy(clean_logits)
-            perturbation = self.perturbation(images, clean_logits.detach(), step)
-            with frozen_batchnorm_statistics(self.net):
-                logits = self.net(images + perturbation).float()
+        o, known, images = self.options, batch["labeled"]["weak"], batch["unlabeled"]["weak"]
+        with torch.set_grad_enabled(o.entropy_weight > 0), torch.autocast(images.device.type, enabled=False):
+            clean_logits = self.net.classifier(self.encode(known, images, step)[len(known) :])
+        perturbation = self.perturbation(known, images, clean_logits.detach(), step)
+        with frozen_batchnorm_statistics(self.net):
+            features = self.encode(known, images + perturbation, step)
+        logits = self.net.classifier(features[len(known) :]).float()
         change = kl_divergence(clean_logits.detach(), logits).mean()
         self.log("adversarial_kl", change)
         self.log("adversarial_flips", (logits.argmax(dim=1) != clean_logits.argmax(dim=1)).float().mean())
-        terms["adversarial"] = o.unlabeled_weight * step.sigmoid_ramp(o.ramp) * change
+        terms = {
+            "ce": F.cross_entropy(self.net.classify(features[: len(known)]), batch["labeled"].targets),
+            "adversarial": o.unlabeled_weight * step.sigmoid_ramp(o.ramp) * change,
+        }
+        if o.entropy_weight > 0:
+            terms["entropy"] = o.entropy_weight * mean_entropy(clean_logits)
         return terms
 
-    def perturbation(self, images: Tensor, clean_logits: Tensor, step: Step) -> Tensor:
-        """r: a perturbation of length ε for each image. The gradients of parameters stay as they are."""
+    def encode(self, known: Tensor, images: Tensor, step: Step) -> Tensor:
+        """Features of both sets from one pass, with the same noise at each call of this step."""
+        torch.manual_seed(step.generator("noise").initial_seed() + step.rank)
+        return self.net.encode(torch.cat([known, images]))
+
+    def perturbation(self, known: Tensor, images: Tensor, clean_logits: Tensor, step: Step) -> Tensor:
+        """r: a perturbation of length ε for each unlabelled image. The gradients of parameters stay as they are."""
         direction = randn(tuple(images.shape), step.generator("direction")).to(images.device, non_blocking=True)
         direction = unit(direction)
         with frozen_batchnorm_statistics(self.net), torch.autocast(images.device.type, enabled=False):
             for _ in range(self.options.power_iterations):
                 direction = direction.detach().requires_grad_()
-                changed = kl_divergence(clean_logits, self.net(images + self.options.xi * direction)).sum()
+                features = self.encode(known, images + self.options.xi * direction, step)
+                changed = kl_divergence(clean_logits, self.net.classifier(features[len(known) :])).sum()
                 (gradient,) = torch.autograd.grad(changed, direction)
                 direction = unit(gradient, otherwise=direction.detach())
         return self.epsilon * direction
