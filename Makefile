@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist worksteal
 
 .PHONY: help demo test test-all lint bench install clean
 
@@ -20,10 +21,10 @@ demo: $(INSTALLED)
 	@$(BIN)/osp demo
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not slow"
 
 test-all: $(INSTALLED)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

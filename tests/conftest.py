@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # batches are tiny here, and tests run side by side
+
 PACKED = Path(__file__).resolve().parents[2] / "shared" / "data"
 FOLDERS = {
     "mnist": "MNIST/raw",
@@ -51,10 +53,9 @@ def real_data(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
         monkeypatch.setenv("OSP_CACHE", str(_shared("cache")))
         given = os.environ.get("OSP_TEST_DATA")
         root = Path(given) if given else _shared("data")
+        if not given and (PACKED / "unpack").is_file():
+            _unpack(root, names)
         missing = [name for name in names if not (root / FOLDERS[name]).is_dir()]
-        if missing and not given and (PACKED / "unpack").is_file():
-            _unpack(root, missing)
-            missing = [name for name in names if not (root / FOLDERS[name]).is_dir()]
         if missing:
             message = f"needs the real data {', '.join(missing)}: not in {root}, nor packed in ../shared/data"
             if os.environ.get("CI", "").lower() in ("1", "true"):
@@ -65,8 +66,14 @@ def real_data(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     return get
 
 
-def _unpack(root: Path, names: list[str]) -> None:
+def _unpack(root: Path, names: tuple[str, ...]) -> None:
+    """Unpack what is not there yet; a mark says that a set is whole, because several test processes may ask at once."""
     from osp.data.cache import locked
 
-    with locked(root.parent / f"{root.name}.lock"):  # several test processes may ask at once
-        subprocess.run([sys.executable, str(PACKED / "unpack"), str(root), *names], check=True, capture_output=True)
+    with locked(root.parent / f"{root.name}.lock"):
+        wanted = [name for name in names if not (root / f".{name}-is-whole").exists()]
+        if wanted:
+            command = [sys.executable, str(PACKED / "unpack"), str(root), *wanted]
+            subprocess.run(command, check=True, capture_output=True)
+        for name in wanted:
+            (root / f".{name}-is-whole").touch()
