@@ -64,6 +64,18 @@ def test_nesterov_sgd_with_decay_follows_its_formula() -> None:
         torch.testing.assert_close(parameter.detach(), value)
 
 
+def test_a_parameter_whose_gradients_begin_later_rests_until_then_and_then_starts_without_momentum() -> None:
+    """As SSB's detector does. Torch's fused step alone refuses that."""
+    early, late = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2))
+    optimizer = build_optimizer(Stage(lr=0.1, weight_decay=0.5), [early, late])
+    early.grad = torch.ones(2, 2)
+    optimizer.step()
+    assert torch.equal(late, torch.ones(2, 2))
+    early.grad, late.grad = torch.ones(2, 2), torch.ones(2, 2)
+    optimizer.step()
+    torch.testing.assert_close(late.detach(), torch.full((2, 2), 1 - 0.1 * 1.9 * 1.5))
+
+
 def test_parameters_that_need_no_gradient_are_left_out() -> None:
     frozen = nn.Parameter(torch.ones(2, 2), requires_grad=False)
     optimizer = build_optimizer(Stage(), [frozen, nn.Parameter(torch.ones(2))])

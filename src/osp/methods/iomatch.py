@@ -14,15 +14,15 @@ classifier q of K + 1 classes, the last of which is "unseen". With targets from 
     L    = L_s + λ_mb L_mb + λ_ui L_ui + λ_op L_op
 
 The targets stay soft. o learns from L_mb alone and q from L_op alone. A keeps the means of p over the last batches and
-divides by their mean: A(p) ∝ p · (1/K) / (mean of the means). It pulls predictions to equal shares of all classes, which
-the authors leave out on CIFAR-10; ours is on from 20 classes up. OOD score: q_{K+1}, the open-set head's own answer (the
-paper defines no score).
+divides by their mean: A(p) ∝ p · (1/K) / (mean of the means). It pulls predictions to equal shares of all classes. The
+authors leave it out on CIFAR-10; here it is on from 20 classes up. OOD score: q_{K+1}, the answer of the open-set
+classifier (the paper defines no score).
 
-Reference: Li et al., IOMatch: Simplifying Open-Set Semi-Supervised Learning with Joint Inliers and Outliers Utilization,
-ICCV 2023. Differences from the release:
+Reference: Li et al., IOMatch: Simplifying Open-Set Semi-Supervised Learning with Joint Inliers and Outliers
+Utilization, ICCV 2023. Differences from the release:
 
-- the weak views go without a graph in a pass of their own; the release has one pass for all three;
-- targets come from the classifier without dropout;
+- w(x) and s(u) go in one pass; w(u) go without a graph and as in testing, without dropout and with the running
+  statistics of batch norms; the release has one pass for all three;
 - the projection has 128 units whatever the size of the features (128 in the networks of the release);
 - L_op starts after 5 % of the run (release: after 0.4 % of 2¹⁸ steps): before, o is near one half and its targets too.
 """
@@ -51,9 +51,7 @@ EPSILON = 1e-6
 class IOMatchOptions(Options):
     ema: float | None = Field(0.999, gt=0, lt=1, description="decay of the averaged weights used for testing")
     threshold: float = Field(0.95, ge=0, le=1, description="τ_p: confidence from which an inlier enters L_ui")
-    open_threshold: float = Field(
-        0.5, ge=0, le=1, description="τ_q: open-set confidence from which an image is in L_op"
-    )
+    open_threshold: float = Field(0.5, ge=0, le=1, description="τ_q: the same of the open-set targets and L_op")
     binary_weight: float = Field(1.0, ge=0, description="weight of L_mb")
     inlier_weight: float = Field(1.0, ge=0, description="weight of L_ui")
     open_weight: float = Field(1.0, ge=0, description="weight of L_op")
@@ -164,7 +162,7 @@ class IOMatch(Method):
 
     def targets(self, weak: Tensor, step: Step) -> tuple[Tensor, Tensor]:
         """p̃ and q̃."""
-        features = self.net.encode(weak)
+        features = self.net.encode_as_tested(weak)
         probabilities = self.net.classifier(features).float().softmax(dim=1)
         if self.aligns:
             self.marginals[step.index % len(self.marginals)] = gathered(probabilities).mean(dim=0)
@@ -173,4 +171,5 @@ class IOMatch(Method):
 
     def ood_score(self, features: Tensor, logits: Tensor) -> Tensor:
         """q_{K+1}: the open-set classifier's probability of the unseen class."""
-        return self.open_classifier(self.projection(features)).softmax(dim=1)[:, -1]
+        open_logits: Tensor = self.open_classifier(self.projection(features))
+        return open_logits.softmax(dim=1)[:, -1]

@@ -5,14 +5,16 @@
     X = λ' W + (1 - λ') W[π], targets likewise
     L = mean_B H(target, p(X)) + weight · min(t / ramp, 1) · mean over the other rows and classes of (p(X) - target)²
 
-The first B rows are mostly labelled images because λ' >= 1/2. Tested with averaged weights. Reference: Berthelot et al.,
-MixMatch: A Holistic Approach to Semi-Supervised Learning, NeurIPS 2019. OOD score: 1 - max softmax.
+The first B rows are mostly labelled images because λ' >= 1/2. Tested with averaged weights. Reference: Berthelot et
+al., MixMatch: A Holistic Approach to Semi-Supervised Learning, NeurIPS 2019. OOD score: 1 - max softmax.
 
 Passes: [w(u); w'(u)] without a graph, batch norms using the batch but not remembering it; then X jointly, which makes
 the publication's interleaving of batches unnecessary.
 
 Differences: λ is drawn for each sample; weight decay touches weight matrices alone (a well-known port also shrinks the
-batch norms' running statistics); guesses are made without dropout; the ramp is a share of the run.
+batch norms' running statistics); guesses are made without dropout. The unlabelled weight is 10 and rises over the whole
+run: at the published 75, risen within 1.5 per cent of the run, the guesses of a network without batch norm agree on one
+class within 50 steps and stay there (on digits, 17 % of test images right). A network with batch norm bears 75.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ class MixMatchOptions(Options):
     ema: float | None = Field(0.999, gt=0, lt=1, description="decay of the averaged weights used for testing")
     temperature: float = Field(0.5, gt=0, description="sharpening of the guessed labels")
     mixing: float = Field(0.75, gt=0, description="a of the Beta(a, a) distribution of the mixing weights")
-    unlabeled_weight: float = Field(75.0, ge=0, description="largest weight of the unlabelled loss")
-    ramp: float = Field(0.4, ge=0, le=1, description="share of the run over which that weight rises")
+    unlabeled_weight: float = Field(10.0, ge=0, description="largest weight of the unlabelled loss")
+    ramp: float = Field(1.0, ge=0, le=1, description="share of the run over which that weight rises")
 
 
 class MixMatch(Method):

@@ -14,16 +14,16 @@ schedule; h(x) is the mirrored view alone, s and s' are two strong ones:
 
 No image is filtered out. OOD score: 1 - o_c for the predicted class c.
 
-Reference: Fan et al., SSB: Simple but Strong Baseline for Boosting Performance of Open-Set Semi-Supervised Learning, ICCV
-2023. Differences from the release:
+Reference: Fan et al., SSB: Simple but Strong Baseline for Boosting Performance of Open-Set Semi-Supervised Learning,
+ICCV 2023. Differences from the release:
 
-- stage B takes 7.2 % of the run but at least `detector_steps` steps (and at most half of the run): the detector starts at
-  random, and where it has no time to become sure there are no pseudo-negatives;
+- stage B takes 7.2 % of the run but at least `detector_steps` steps (and at most half of the run): the detector starts
+  at random, and where it has no time to become sure there are no pseudo-negatives;
 - half-way through stage B the averaged weights of the detector start again from the trained ones: in a run of some
   thousand steps the average would else report the random start of the detector;
-- the views w(u) go without a graph in a pass of their own, all others in one pass; the release has two joint passes;
-- a second strong view of v, which enters no loss there, is left out;
-- labels of FixMatch come from the classifier without dropout.
+- all views go in one pass but w(u), which go without a graph and as in testing, without dropout and with the running
+  statistics of batch norms; the release has a second pass for w(u) and s(u);
+- a second strong view of v, which enters no loss there, is left out.
 """
 
 from __future__ import annotations
@@ -139,11 +139,11 @@ class SSB(Method):
     def classifying(self, batch: Batch) -> dict[str, Tensor]:
         """Stage A: FixMatch."""
         labeled, unlabeled = batch["labeled"], batch["unlabeled"]
-        logits = self.net(torch.cat([labeled["weak"], unlabeled["strong"]]))
+        logits = self.net(torch.cat([labeled["weak"], unlabeled["strong"]])).float()
         split = len(labeled.rows)
         return {
             "ce": F.cross_entropy(logits[:split], labeled.targets),
-            "consistency": self.fixmatch(unlabeled, logits[split:]),
+            "consistency": self.options.unlabeled_weight * self.fixmatch(unlabeled, logits[split:]),
         }
 
     def detecting(self, batch: Batch) -> dict[str, Tensor]:
@@ -151,33 +151,30 @@ class SSB(Method):
         o, labeled, pool, unlabeled = self.options, batch["labeled"], batch["pool"], batch["unlabeled"]
         views = [labeled[view] for view in ("weak", "flip", "strong", "strong2")]
         views += [pool["weak"], pool["flip"], pool["strong"], unlabeled["strong"]]
-        sizes = [len(view) for view in views]
-        features = self.net.encode(torch.cat(views))
-        known, foreign, strong = features.split([sum(sizes[:4]), sum(sizes[4:7]), sizes[7]])
-        logits = self.net.classify(torch.cat([known[: sum(sizes[:2])], strong]))
-        margins = self.detector(torch.cat([known, foreign]))
-        weak, mirrored, hard = margins[len(known) :].chunk(3)
-        margins = margins[: len(known)]
-        two = sum(sizes[:2])
+        *learned, strong = torch.split(self.net.encode(torch.cat(views)), [len(view) for view in views])
+        margins = torch.split(self.detector(torch.cat(learned)), [len(features) for features in learned])
+        known, (weak, mirrored, hard) = margins[:4], margins[4:]
+        logits = self.net.classify(torch.cat([*learned[:2], strong])).float()
+        two = 2 * len(labeled.rows)
         negative, mask = pseudo_negative_loss(weak, hard, o.negative_below)
         self.log("negative_rate", mask.float().mean())
         return {
             "ce": F.cross_entropy(logits[:two], labeled.targets.repeat(2)),
-            "ova": positive_loss(margins[:two], labeled.targets.repeat(2))
-            + all_negatives_loss(margins, labeled.targets.repeat(4)),
+            "ova": positive_loss(torch.cat(known[:2]), labeled.targets.repeat(2))
+            + all_negatives_loss(torch.cat(known), labeled.targets.repeat(4)),
             "entropy": o.entropy_weight * (margin_entropy(weak) + margin_entropy(mirrored)) / 2,
             "socr": o.socr_weight * soft_consistency(weak, mirrored),
             "negative": o.negative_weight * negative,
-            "consistency": self.fixmatch(unlabeled, logits[two:]),
+            "consistency": o.unlabeled_weight * self.fixmatch(unlabeled, logits[two:]),
         }
 
     def fixmatch(self, unlabeled: Sample, strong_logits: Tensor) -> Tensor:
         """L_fm."""
         with torch.no_grad():
-            weak_logits = self.net.classifier(self.net.encode(unlabeled["weak"])).float()
+            weak_logits = self.net.classifier(self.net.encode_as_tested(unlabeled["weak"])).float()
         loss, mask = pseudo_label_loss(weak_logits, strong_logits, self.options.threshold)
         self.log("mask_rate", mask.mean())
-        return self.options.unlabeled_weight * loss
+        return loss
 
     # The detector
 

@@ -1,0 +1,190 @@
+"""MTC, multi-task curriculum: a domain head learns ID against OOD from soft labels that it rewrites as it goes.
+
+Beside the classifier the network has a domain head d(x) = sigmoid(h(G(x))), 1 = ID. Each image has a soft domain label
+s: 1 for labelled images for good, and for unlabelled ones 0 at first. Images of both kinds are drawn together, and
+
+    L_d = mean BCE(d(w(x_i)), s_i)
+
+What the head says of each image is recorded; s_i of an unlabelled image is the mean of its last ten records. Network
+and labels are thus optimised in turn: images that look like labelled ones rise, and pull others like them along.
+
+    warm-up   L = L_d
+    then      L = L_d + L_x + weight · min(t / ramp, 1) · L_u
+
+with MixMatch's L_x and L_u (`osp.parts.mixing`) on the labelled images and those unlabelled ones that are selected:
+s_i >= Otsu's threshold of all unlabelled s. Tested with averaged weights. OOD score: 1 - d(x).
+
+Reference: Yu et al., Multi-Task Curriculum Framework for Open-Set Semi-Supervised Learning, ECCV 2020 (which writes 1
+for OOD; the release writes 1 for ID, as here). Passes: two looks at the selected images as in testing, without a graph;
+then the images for L_d and the mixtures in one, so that batch norms see one population. Differences:
+
+- A record is made at each refresh, a share of the stage, from the latest prediction of each image in training; the
+  release makes one after each epoch, and in it an image that was not visited counts as OOD. Here it keeps its value.
+- The release keeps the images for L_d out of the running statistics of batch norms; see the passes above.
+- λ is drawn for each sample; guesses are made without dropout.
+- In warm-up L_d takes batch · (1 + mu) images a step, then batch · mu (published: 64 of each kind); the share of warm-up
+  is larger than the published one, because a short run has few passes over the pool.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from osp.methods.base import Batch, Method, Options, Pool, Published, Stage, Step, StreamSpec, Task
+from osp.nets import Network
+from osp.parts.gathered import gathered
+from osp.parts.mixing import guess_labels, mix, mixing_weights, mixmatch_losses
+from osp.parts.partition import otsu_threshold
+
+RELEASE = "MTC release"
+
+RECORDS = 10
+"""Predictions of which a soft label is the mean."""
+
+
+class MTCOptions(Options):
+    ema: float | None = Field(0.999, gt=0, lt=1, description="decay of the averaged weights used for testing")
+    domain_share: float = Field(0.2, gt=0, lt=1, description="share of the run for the warm-up with L_d alone")
+    domain_refresh: float = Field(0.05, gt=0, le=1, description="share of the warm-up between two records")
+    refresh: float = Field(0.05, gt=0, le=1, description="share of the rest between two records and selections")
+    temperature: float = Field(0.5, gt=0, description="sharpening of the guessed labels")
+    mixing: float = Field(0.75, gt=0, description="a of the Beta(a, a) distribution of the mixing weights")
+    unlabeled_weight: float = Field(10.0, ge=0, description="largest weight of L_u")
+    ramp: float = Field(1.0, ge=0, le=1, description="share of the stage after warm-up over which that weight rises")
+
+
+class MTC(Method):
+    name = "mtc"
+    summary = "a domain head with labels of its own making selects the images for MixMatch"
+    reference = "Yu et al., Multi-Task Curriculum Framework for Open-Set Semi-Supervised Learning, ECCV 2020"
+    Options = MTCOptions
+    mechanism = ("kept_share", "soft_spread")
+    paper_steps = 2**20 + 86_000  # and 100 passes of CIFAR-10's 55,000 images in batches of 64
+    paper = {  # noqa: RUF012
+        "batch": Published(64, RELEASE),
+        "mu": Published(1, RELEASE),
+        "optimizer": Published("adamw", f"{RELEASE}: Adam with decoupled weight decay"),
+        "lr": Published(2e-3, RELEASE),
+        "schedule": Published("constant", RELEASE),
+        "weight_decay": Published(0.02, f"{RELEASE}: parameters times 1 - 0.02 lr a step"),
+        "decay_all": Published(True, RELEASE),
+        "ema": Published(0.999, RELEASE),
+        "domain_share": Published(0.076, f"{RELEASE}: 100 passes of 55,000 images, then 2^20 steps"),
+        "domain_refresh": Published(0.01, f"{RELEASE}: each of 100 passes"),
+        "refresh": Published(2**-10, f"{RELEASE}: each of 1,024 epochs"),
+        "temperature": Published(0.5, RELEASE),
+        "mixing": Published(0.75, RELEASE),
+        "unlabeled_weight": Published(75.0, RELEASE),
+        "ramp": Published(16 / 1024, f"{RELEASE}: 16 of 1,024 epochs"),
+    }
+    training_only = ("latest", "records", "recorded", "soft")
+    latest: Tensor
+    records: Tensor
+    recorded: Tensor
+    soft: Tensor
+    selected: Tensor
+
+    def __init__(self, options: Any, network: Network, task: Task) -> None:
+        super().__init__(options, network, task)
+        self.domain_head = nn.Linear(network.feature_dim, 1)
+        unlabeled = torch.arange(task.num_labeled + task.num_unlabeled) >= task.num_labeled
+        self.register_buffer("latest", torch.zeros(len(unlabeled)))  # predictions of labelled, then unlabelled images
+        self.register_buffer("records", torch.zeros(RECORDS, task.num_unlabeled))
+        self.register_buffer("recorded", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("soft", (~unlabeled).float())  # s, of labelled, then unlabelled images
+        self.register_buffer("selected", torch.zeros(0, dtype=torch.bool))  # unlabelled rows, once they were selected
+        self.predicted: Tensor | None = None  # by `losses`, for `after_step`
+
+    # Declarations
+
+    def stages(self) -> list[Stage]:
+        o = self.options
+        warming = self.stage(name="domain", share=o.domain_share, refresh=o.domain_refresh)
+        return [warming, self.stage(name="train", share=1 - o.domain_share, refresh=o.refresh)]
+
+    def streams(self, stage: Stage) -> dict[str, StreamSpec]:
+        batch, mu = self.options.batch, self.options.mu
+        if stage.name == "domain":
+            return {"joint": StreamSpec("joint", batch * (1 + mu), ("weak",))}
+        return {
+            "joint": StreamSpec("joint", batch * mu, ("weak",)),
+            "labeled": StreamSpec("labeled", batch, ("weak",)),
+            "unlabeled": StreamSpec("unlabeled", batch * mu, ("weak", "weak2")),
+        }
+
+    # Losses
+
+    def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
+        if step.stage.name == "domain":
+            return {"domain": self.domain_loss(self.net.encode(batch["joint"]["weak"]), batch)}
+        o, domain, labeled = self.options, batch["joint"], batch["labeled"]
+        images, targets = self.mixtures(batch, step)
+        features = self.net.encode(torch.cat([domain["weak"], images]))
+        logits = self.net.classify(features[len(domain.rows) :])
+        cross_entropy, squares = mixmatch_losses(logits, targets, len(labeled.rows))
+        return {
+            "domain": self.domain_loss(features[: len(domain.rows)], batch),
+            "ce": cross_entropy,
+            "guess": o.unlabeled_weight * step.linear_ramp(o.ramp) * squares,
+        }
+
+    def domain_loss(self, features: Tensor, batch: Batch) -> Tensor:
+        """L_d."""
+        logits = self.domain_head(features).float()[:, 0]
+        self.predicted = logits.detach().sigmoid()
+        return F.binary_cross_entropy_with_logits(logits, self.soft[batch["joint"].rows])
+
+    def mixtures(self, batch: Batch, step: Step) -> tuple[Tensor, Tensor]:
+        """MixMatch's mixed images and targets, first of the labelled images and then of two views of the selected."""
+        o, labeled, unlabeled = self.options, batch["labeled"], batch["unlabeled"]
+        looks = torch.cat([unlabeled["weak"], unlabeled["weak2"]])
+        logits = self.net.classifier(self.net.encode_as_tested(looks))
+        guessed = guess_labels(logits.chunk(2), o.temperature)
+        images = torch.cat([labeled["weak"], looks])
+        targets = torch.cat([F.one_hot(labeled.targets, self.task.num_classes).float(), guessed, guessed])
+        weights = mixing_weights(len(images), o.mixing, step.generator("mixing"))
+        order = torch.randperm(len(images), generator=step.generator("order"))
+        return mix(images, targets, weights, order)
+
+    # Soft labels and the selection
+
+    def after_step(self, batch: Batch, step: Step) -> None:
+        """Note what was predicted; images that were not in the batch keep what they had."""
+        assert self.predicted is not None
+        self.latest.index_copy_(0, gathered(batch["joint"].rows), gathered(self.predicted))
+        self.predicted = None
+
+    def refresh(self, step: Step, pool: Pool) -> None:
+        """Record the latest predictions, make soft labels of the last ten records, and select by them."""
+        if step.index > 0:
+            self.record()
+        if step.stage.name == "train":
+            self.select(pool)
+
+    def record(self) -> None:
+        """The oldest of ten records gives way to the latest predictions; with ten there, labels are their means."""
+        unlabeled = slice(self.task.num_labeled, None)
+        self.records[self.recorded % RECORDS] = self.latest[unlabeled]
+        self.recorded += 1
+        if self.recorded >= RECORDS:
+            self.soft[unlabeled] = self.records.mean(dim=0)
+        self.log("soft_spread", self.soft[unlabeled].std(unbiased=False))
+
+    def select(self, pool: Pool) -> None:
+        """MixMatch draws from the unlabelled images whose soft label reaches Otsu's threshold of all of them."""
+        soft = self.soft[self.task.num_labeled :]
+        self.selected = soft >= otsu_threshold(soft)
+        pool.restrict("unlabeled", self.selected.nonzero().squeeze(1))
+        self.log("kept_share", self.selected.float().mean())
+
+    def kept(self) -> Tensor | None:
+        return self.selected if len(self.selected) else None
+
+    def ood_score(self, features: Tensor, logits: Tensor) -> Tensor:
+        """1 - d(x) = sigmoid(-h(z))."""
+        return torch.sigmoid(-self.domain_head(features)[:, 0])

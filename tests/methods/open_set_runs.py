@@ -1,0 +1,89 @@
+"""For Safe-Student, OTCT and the methods with one-vs-all heads: by hand on random images, and against Supervised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from digit_runs import run
+from torch import Tensor, nn
+
+from osp import Recipe
+from osp.engine.schedule import Timetable
+from osp.methods import Method, Sample, Step, Task, get
+from osp.nets import build_network
+
+CLASSES, POOL, STEPS = 4, 40, 100
+
+
+def build(name: str, num_classes: int = CLASSES, steps: int = STEPS, num_val: int = 12, **options: Any) -> Any:
+    """A method on a network without batch norm, whose samples are independent, for grey images of 8x8."""
+    torch.manual_seed(0)
+    kind, shape = get(name), (1, 8, 8)
+    task = Task(num_classes, shape, num_labeled=8, num_unlabeled=POOL, num_val=num_val, steps=steps)
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU())
+    return kind(kind.Options.model_validate(options), build_network(encoder, shape, num_classes), task)
+
+
+def images(n: int, seed: int) -> Tensor:
+    return torch.randn(n, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
+
+
+def sample(n: int, views: str, seed: int, labeled: bool = False, num_classes: int = CLASSES) -> Sample:
+    """`views` by name, parted by blanks; the classes of labelled images go round."""
+    found = {view: images(n, 100 * seed + number) for number, view in enumerate(views.split())}
+    return Sample(torch.arange(n) % POOL, found, torch.arange(n) % num_classes if labeled else None)
+
+
+def step_in(method: Method, stage: str, progress: float = 0.5) -> Step:
+    """A step of this stage of a run of 100 steps."""
+    table = Timetable.make(method.stages(), STEPS, seed=0)
+    number = [each.name for each in table.stages].index(stage)
+    start = table.step(table.starts[number])
+    return table.step(table.starts[number] + int(progress * start.stage_steps))
+
+
+class FakePool:
+    """A pool of random images with validation images; remembers what it was asked."""
+
+    def __init__(self, truth: Tensor | None = None) -> None:
+        self.parts = {"unlabeled": images(POOL, 7), "val": images(12, 8)}
+        self.truth = truth
+        self.asked: list[tuple[str, bool]] = []
+        self.restricted: dict[str, Tensor | None] = {}
+        self.restarted: list[str] = []
+
+    def map(self, function: Any, part: str = "unlabeled", rows: Tensor | None = None, ema: bool = False) -> Any:
+        self.asked.append((part, ema))
+        with torch.no_grad():
+            found = function(self.parts[part])
+        return found if isinstance(found, tuple) else (found,)
+
+    def labels(self, part: str) -> Tensor:
+        assert part == "val"
+        assert self.truth is not None
+        return self.truth
+
+    def restrict(self, stream: str, rows: Tensor | None) -> None:
+        self.restricted[stream] = rows
+
+    def restart_average(self, prefix: str = "") -> None:
+        self.restarted.append(prefix)
+
+
+def backward(loss: Tensor) -> None:
+    loss.backward()  # type: ignore[no-untyped-call]
+
+
+def learns(parameters: Any) -> bool:
+    """Whether any of the parameters got a gradient that is not zero."""
+    return any(parameter.grad is not None and bool(parameter.grad.any()) for parameter in parameters)
+
+
+def learn(name: str, folder: Path, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Results of Supervised and of the method on digits with ten labels a class and a pool of 60 % OOD images."""
+    recipe = Recipe(scale="demo", steps=300, eval_every=300, ood_ratio=0.6, labels_per_class=10, options={"batch": 16})
+    baseline = run(recipe.changed(method="supervised"), folder / "supervised").result
+    chosen = {"batch": 16, "mu": 4, **options}
+    return baseline, run(recipe.changed(method=name, options=chosen), folder / name).result

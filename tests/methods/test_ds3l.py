@@ -1,0 +1,168 @@
+"""DS3L: the outer gradient against differences, what it does to harmful images, and the graph that serves two steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from digit_runs import run, state
+from torch import Tensor, nn
+
+from osp import Recipe
+from osp.engine.folder import RunFolder
+from osp.methods import Batch, Sample, Stage, Step, Task
+from osp.methods.ds3l import DS3L, DS3LOptions
+from osp.nets import Network, build_network
+
+STEP = Step(99, 100, Stage(), 0, 99, 100, seed=0)
+"""The last one: b is at its full height."""
+
+
+def build(network: Network, **options: Any) -> DS3L:
+    task = Task(network.num_classes, (1, 8, 8), num_labeled=6, num_unlabeled=40, num_val=0)
+    return DS3L(DS3LOptions(**options), network, task)
+
+
+def linear(classes: int = 3) -> Network:
+    torch.manual_seed(0)
+    return Network(nn.Flatten(), 64, classes)
+
+
+def batch(classes: int = 3) -> dict[str, Sample]:
+    torch.manual_seed(1)
+    labeled = Sample(torch.arange(6), {"weak": torch.randn(6, 1, 8, 8)}, torch.arange(6) % classes)
+    views = {"weak": torch.randn(12, 1, 8, 8), "weak2": torch.randn(12, 1, 8, 8)}
+    return {"labeled": labeled, "unlabeled": Sample(torch.arange(12), views)}
+
+
+def outer_gradient(method: DS3L, data: Batch) -> list[Tensor]:
+    return list(torch.autograd.grad(method.extra_losses(data, STEP)["weight_net"], [*method.weight_net.parameters()]))
+
+
+def slow_outer_loss(method: DS3L, data: Batch) -> float:
+    """Inner loss image by image, one step of plain SGD on a copy, labelled cross-entropy; for a linear network."""
+    weight, bias = (each.detach().clone().requires_grad_() for each in method.net.classifier.parameters())
+    labeled, unlabeled = data["labeled"], data["unlabeled"]
+    above, below = torch.zeros(()), torch.zeros(())
+    for first, second in zip(unlabeled["weak"].flatten(1), unlabeled["weak2"].flatten(1), strict=True):
+        p, q = F.linear(second, weight, bias).softmax(0), F.linear(first, weight, bias).softmax(0)
+        v = method.weight_net(q[None])[0, 0]
+        above = above + v * ((p - q.detach()) ** 2).sum() / len(p)
+        below = below + v
+    inner = F.cross_entropy(F.linear(labeled["weak"].flatten(1), weight, bias), labeled.targets)
+    inner = inner + method.options.unlabeled_weight * STEP.sigmoid_ramp(1.0) * above / below
+    slopes = torch.autograd.grad(inner, [weight, bias])
+    rate = method.options.inner_lr
+    moved = F.linear(labeled["weak"].flatten(1), weight - rate * slopes[0], bias - rate * slopes[1])
+    return F.cross_entropy(moved, labeled.targets).item()
+
+
+def test_the_outer_gradient_is_that_of_the_labelled_loss_after_one_step() -> None:
+    """Against central differences of a slow loop, for the largest entries; they are many times its rounding error."""
+    method, data = build(linear(), inner_lr=0.5, hidden=8), batch()
+    assert method.extra_losses(data, STEP)["weight_net"].item() == pytest.approx(
+        slow_outer_loss(method, data), rel=1e-5
+    )
+    compared = 0
+    for parameter, gradient in zip(method.weight_net.parameters(), outer_gradient(method, data), strict=True):
+        place = int(gradient.abs().argmax())
+        entry = parameter.data.view(-1)
+        before = entry[place].item()
+        ends = []
+        for shift in (0.05, -0.05):
+            entry[place] = before + shift
+            ends.append(slow_outer_loss(method, data))
+        entry[place] = before
+        assert gradient.view(-1)[place].item() == pytest.approx((ends[0] - ends[1]) / 0.1, rel=0.05, abs=2e-5)
+        compared += gradient.abs().max().item() > 2e-4
+    assert compared >= 3
+
+
+def test_the_outer_gradient_vanishes_with_the_inner_step() -> None:
+    with_step = outer_gradient(build(linear(), inner_lr=0.03), batch())
+    without = outer_gradient(build(linear(), inner_lr=0.0), batch())
+    assert all(gradient.abs().max() > 1e-7 for gradient in with_step)
+    assert not any(gradient.any() for gradient in without)
+
+
+def test_images_that_would_harm_the_labelled_ones_lose_their_weight() -> None:
+    """Class k has a bright row k. A harmful pair asks that a pale 1 be called what a bright 0 is called."""
+
+    def image(row: int, brightness: float) -> Tensor:
+        drawn = torch.zeros(1, 8, 8)
+        drawn[0, row] = brightness
+        return drawn
+
+    network = linear(2)
+    nn.init.zeros_(network.classifier.weight)
+    with torch.no_grad():
+        for row in range(2):
+            network.classifier.weight[row, 8 * row : 8 * row + 8] = 0.5
+    method = build(network, weight_lr=1e-2)
+    labeled = Sample(torch.arange(2), {"weak": torch.stack([image(0, 0.3), image(1, 0.3)])}, torch.tensor([0, 1]))
+    harmful, helpful = [image(0, 1.0), image(1, 0.3)], [image(1, 1.0), image(1, 0.3)]
+    firsts, seconds = (torch.stack(views) for views in zip(*[harmful, helpful] * 4, strict=True))
+    data = {"labeled": labeled, "unlabeled": Sample(torch.arange(8), {"weak": firsts, "weak2": seconds})}
+    optimizer = torch.optim.Adam(method.weight_net.parameters(), lr=method.options.weight_lr)
+    seen = network(firsts[:2]).softmax(1).detach()
+    before = method.weigh(seen).detach()
+    for _ in range(60):
+        for parameter, gradient in zip(method.weight_net.parameters(), outer_gradient(method, data), strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+    after = method.weigh(seen).detach()
+    assert (after[0] / before[0]).item() < 0.5
+    assert (after[1] / after[0]).item() > 2 * (before[1] / before[0]).item()
+
+
+def test_the_network_learns_from_the_inner_loss_with_constant_weights() -> None:
+    method, data = build(linear(), labeled_weight=0.7, unlabeled_weight=3.0), batch()
+    terms = method.losses(data, STEP)
+    above = below = 0.0
+    for first, second in zip(data["unlabeled"]["weak"], data["unlabeled"]["weak2"], strict=True):
+        q, p = (method.net(view[None]).softmax(1)[0] for view in (first, second))
+        v = method.weight_net(q[None]).item()
+        above += v * ((p - q) ** 2).mean().item()
+        below += v
+    labeled = F.cross_entropy(method.net(data["labeled"]["weak"]), data["labeled"].targets)
+    assert terms["ce"].item() == pytest.approx(0.7 * labeled.item(), rel=1e-5)
+    assert terms["consistency"].item() == pytest.approx(3 * STEP.sigmoid_ramp(1.0) * above / below, rel=1e-5)
+    terms["consistency"].backward()  # type: ignore[no-untyped-call]
+    assert all(parameter.grad is None for parameter in method.weight_net.parameters())
+
+
+@pytest.mark.parametrize("name", ["cnn", "small", "wrn-10-1"])
+@pytest.mark.parametrize("half", [False, True])
+def test_one_pass_serves_both_steps_and_updates_batch_norms_once(name: str, half: bool) -> None:
+    """As in the engine: the outer loss is differentiated and forgotten before the inner one is."""
+
+    def gradients_after(virtual: bool) -> tuple[list[Tensor], dict[str, Tensor]]:
+        torch.manual_seed(0)
+        method = build(build_network(name, (1, 8, 8), 3))
+        method.net.dropout.rate = 0.0
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
+            if virtual:
+                assert all(gradient.isfinite().all() for gradient in outer_gradient(method, batch()))
+            total = sum(method.losses(batch(), STEP).values(), torch.zeros(()))
+        found = torch.autograd.grad(total, [*method.net.parameters()])
+        running = {key: value for key, value in method.net.named_buffers() if "running" in key}
+        return list(found), running
+
+    (with_virtual, statistics), (without, expected) = gradients_after(True), gradients_after(False)
+    torch.testing.assert_close(with_virtual, without, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(statistics, expected, rtol=0, atol=0)
+    assert (name == "cnn") == (not statistics)
+
+
+def test_on_digits_weights_part_and_accuracy_stays_near_that_of_the_labels_alone(tmp_path: Path) -> None:
+    recipe = Recipe(scale="demo", steps=250, eval_every=250)
+    supervised = run(recipe.changed(method="supervised"), tmp_path / "supervised").result
+    ds3l = run(recipe.changed(method="ds3l", options={"mu": 2}), tmp_path / "ds3l").result
+    assert ds3l["accuracy"] > max(88, supervised["accuracy"] - 5)
+    assert ds3l["warnings"] == []
+    spread = [line["weight_spread"] for line in RunFolder(tmp_path / "ds3l").read_metrics() if "weight_spread" in line]
+    assert spread[-1] > 10 * spread[0]
+    assert not any("weight_net" in name for name in state(tmp_path / "ds3l"))

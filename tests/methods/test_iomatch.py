@@ -1,0 +1,148 @@
+"""IOMatch: its open-set targets, which head learns from which loss, and alignment."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from open_set_runs import backward, build, learn, learns, sample, step_in
+
+from osp.methods import Sample
+from osp.methods.iomatch import aligned, open_targets
+
+
+def batch(num_classes: int = 4) -> dict[str, Sample]:
+    labeled = sample(6, "weak", 1, labeled=True, num_classes=num_classes)
+    return {"labeled": labeled, "unlabeled": sample(30, "weak strong", 2)}
+
+
+def test_open_targets_sum_to_one_and_go_to_the_unseen_class_with_what_no_class_claims() -> None:
+    draws = torch.Generator().manual_seed(0)
+    probabilities = torch.randn(20, 5, generator=draws).softmax(dim=1)
+    inside = torch.rand(20, 5, generator=draws)
+    found = open_targets(probabilities, inside)
+    torch.testing.assert_close(found.sum(dim=1), torch.ones(20))
+    for target, p, o in zip(found.tolist(), probabilities.tolist(), inside.tolist(), strict=True):
+        products = [a * b for a, b in zip(p, o, strict=True)]
+        assert target == pytest.approx([*products, sum(a * (1 - b) for a, b in zip(p, o, strict=True))], abs=1e-6)
+    torch.testing.assert_close(open_targets(probabilities, torch.ones(20, 5))[:, :5], probabilities)
+    torch.testing.assert_close(open_targets(probabilities, torch.zeros(20, 5))[:, 5], torch.ones(20))
+
+
+def test_the_losses_equal_a_loop_over_the_images() -> None:
+    options: dict[str, Any] = {"threshold": 0.4, "open_threshold": 0.3}
+    method = build("iomatch", binary_weight=0.5, inlier_weight=2.0, open_weight=3.0, **options)
+    data = batch()
+    terms = method.losses(data, step_in(method, "train"))
+    net, unlabeled, labeled = method.net, data["unlabeled"], data["labeled"]
+    inlier = binary = open_ = 0.0
+    inliers = opened = 0
+    with torch.no_grad():
+        p, p_strong = (net(unlabeled[view]).double().softmax(1).tolist() for view in ("weak", "strong"))
+        o = method.detector(method.projection(net.encode(unlabeled["weak"]))).double().sigmoid().tolist()
+        q = method.open_classifier(method.projection(net.encode(unlabeled["strong"]))).double().softmax(1).tolist()
+        known = method.detector(method.projection(net.encode(labeled["weak"]))).double().sigmoid().tolist()
+    for each in range(30):
+        unseen = sum(a * (1 - b) for a, b in zip(p[each], o[each], strict=True))
+        target = [*(a * b for a, b in zip(p[each], o[each], strict=True)), unseen]
+        if max(p[each]) >= 0.4 and unseen < 0.5:
+            inliers += 1
+            inlier -= sum(a * math.log(b) for a, b in zip(p[each], p_strong[each], strict=True))
+        if max(target) >= 0.3:
+            opened += 1
+            open_ -= sum(a * math.log(b) for a, b in zip(target, q[each], strict=True))
+    for inside, y in zip(known, labeled.targets.tolist(), strict=True):
+        binary += -math.log(inside[y]) + max(-math.log(1 - inside[k]) for k in range(4) if k != y)
+    assert 0 < inliers < 30
+    assert opened > 0
+    assert terms["inlier"].item() == pytest.approx(2 * inlier / 30, rel=1e-4)
+    assert terms["open"].item() == pytest.approx(3 * open_ / 30, rel=1e-4)
+    assert terms["binary"].item() == pytest.approx(0.5 * binary / 6, rel=1e-4)
+    torch.testing.assert_close(terms["ce"], F.cross_entropy(net(labeled["weak"]), labeled.targets))
+    assert method.logged["inlier_rate"].item() == pytest.approx(inliers / 30)
+
+
+def test_an_image_that_no_class_claims_is_no_inlier_however_sure_the_classifier_is() -> None:
+    method = build("iomatch", threshold=0.0)
+    layer = method.detector.layers[0].weight.data
+    layer.zero_()
+    method.projection[2].bias.data.fill_(5.0)
+    layer[:4] = 1.0  # "out" for each class
+    assert method.losses(batch(), step_in(method, "train"))["inlier"] == 0.0
+    layer.mul_(-1.0)
+    assert method.losses(batch(), step_in(method, "train"))["inlier"] > 0.0
+
+
+@pytest.mark.parametrize(
+    ("terms", "learners"),
+    [
+        (("ce",), {"classifier"}),
+        (("binary",), {"detector", "projection"}),
+        (("inlier",), {"classifier"}),
+        (("open",), {"open_classifier", "projection"}),
+    ],
+)
+def test_each_head_learns_from_its_own_losses_alone(terms: tuple[str, ...], learners: set[str]) -> None:
+    method = build("iomatch", threshold=0.3, open_threshold=0.0)
+    found = method.losses(batch(), step_in(method, "train"))
+    backward(torch.stack([found[name] for name in terms]).sum())
+    heads = {
+        "classifier": method.net.classifier,
+        "projection": method.projection,
+        "detector": method.detector,
+        "open_classifier": method.open_classifier,
+    }
+    assert {name for name, head in heads.items() if learns(head.parameters())} == learners
+    assert learns(method.net.encoder.parameters())
+
+
+def test_alignment_by_equal_shares_is_the_identity_and_keeps_rows_at_one() -> None:
+    probabilities = torch.randn(9, 5, generator=torch.Generator().manual_seed(0)).softmax(dim=1)
+    torch.testing.assert_close(aligned(probabilities, torch.full((5,), 0.2)), probabilities)
+    skewed = aligned(probabilities, torch.tensor([0.6, 0.1, 0.1, 0.1, 0.1]))
+    torch.testing.assert_close(skewed.sum(dim=1), torch.ones(9))
+    assert (skewed[:, 0] < probabilities[:, 0]).all()
+
+
+def test_alignment_divides_by_the_mean_of_the_last_batches() -> None:
+    method = build("iomatch", align=True, align_batches=3)
+    step, means = step_in(method, "train"), []
+    for index in range(5):
+        weak = sample(20, "weak", 50 + index)["weak"]
+        means.append(method.net(weak).detach().softmax(dim=1).mean(dim=0))
+        with torch.no_grad():
+            found, _ = method.targets(weak, dataclasses.replace(step, index=index))
+    expected = aligned(method.net(weak).detach().softmax(dim=1), torch.stack(means[-3:]).mean(dim=0))
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(method.marginals.sum(dim=0), torch.stack(means[-3:]).sum(dim=0))
+
+
+@pytest.mark.parametrize(
+    ("num_classes", "align", "rows"), [(19, None, 0), (20, None, 128), (4, True, 128), (50, False, 0)]
+)
+def test_alignment_is_for_many_classes_unless_said_otherwise(num_classes: int, align: bool | None, rows: int) -> None:
+    method = build("iomatch", num_classes=num_classes, align=align)
+    assert len(method.marginals) == rows
+    terms = method.losses(batch(num_classes), step_in(method, "train"))
+    assert bool(method.marginals.any()) == (rows > 0)
+    assert all(term.isfinite() for term in terms.values())
+
+
+def test_the_open_set_loss_waits_for_the_detector() -> None:
+    method = build("iomatch", open_from=0.1, open_threshold=0.0)
+    early, late = (method.losses(batch(), step_in(method, "train", when))["open"] for when in (0.09, 0.1))
+    assert early == 0
+    assert late > 0
+
+
+def test_it_learns_more_than_the_labels_teach_and_its_open_class_knows_ood_images(tmp_path: Path) -> None:
+    """The open-set classifier's own score is better than the softmax of the classifier, which labels OOD images too."""
+    supervised, result = learn("iomatch", tmp_path)
+    assert result["accuracy"] > max(90.0, supervised["accuracy"])
+    assert result["auroc"] > max(75, result["msp_auroc"])
+    assert not result["warnings"]

@@ -1,0 +1,114 @@
+"""MixMatch against a loop over its samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from classic_runs import (
+    assert_half_precision_agrees,
+    batch,
+    build,
+    confident,
+    gradients,
+    learn,
+    running_statistics,
+    step_at,
+    total,
+)
+from torch import Tensor
+
+from osp.methods import Method
+from osp.parts.mixing import mixing_weights
+
+STEP = step_at(0.1, index=5)
+
+
+def mixture(images: Tensor, targets: Tensor, a: float = 0.75) -> tuple[Tensor, Tensor]:
+    """The mixtures of `STEP`, one by one."""
+    weights = mixing_weights(len(images), a, STEP.generator("mixing")).tolist()
+    order = torch.randperm(len(images), generator=STEP.generator("order")).tolist()
+    assert min(weights) >= 0.5
+    rows = range(len(images))
+    mixed = [weights[i] * images[i] + (1 - weights[i]) * images[order[i]] for i in rows]
+    mixed_targets = [weights[i] * targets[i] + (1 - weights[i]) * targets[order[i]] for i in rows]
+    return torch.stack(mixed), torch.stack(mixed_targets)
+
+
+def images_given_to(method: Method) -> list[Tensor]:
+    """What goes through the encoder from now on."""
+    seen: list[Tensor] = []
+    method.net.encoder.register_forward_pre_hook(lambda module, images: seen.append(images[0].detach().clone()))
+    return seen
+
+
+def test_the_terms_equal_a_loop_over_the_mixtures() -> None:
+    method = confident(build("mixmatch", temperature=0.5, unlabeled_weight=60.0, ramp=0.4), 3.0).eval()
+    data = batch()
+    seen = images_given_to(method)
+    terms = method.losses(data, STEP)
+    labeled, unlabeled = data["labeled"], data["unlabeled"]
+    mean = (method.net(unlabeled["weak"]).softmax(1) + method.net(unlabeled["weak2"]).softmax(1)).detach() / 2
+    guessed = mean.square() / mean.square().sum(1, keepdim=True)
+    images = torch.cat([labeled["weak"], unlabeled["weak"], unlabeled["weak2"]])
+    mixed, targets = mixture(images, torch.cat([torch.eye(3)[labeled.targets], guessed, guessed]))
+    torch.testing.assert_close(seen[1], mixed)
+    p = method.net(mixed).softmax(1)
+    cross_entropy = -(targets[:4] * p[:4].log()).sum(1).mean()
+    squares = (p[4:] - targets[4:]).square().sum() / (24 * 3)
+    torch.testing.assert_close(terms["ce"], cross_entropy)
+    torch.testing.assert_close(terms["guess"], 60.0 * 0.25 * squares)  # a quarter of the ramp has passed
+    torch.testing.assert_close(
+        gradients(method, total(terms)), gradients(method, cross_entropy + 15.0 * squares), rtol=1e-3, atol=1e-5
+    )
+    assert method.logged["mixed_share"].item() == pytest.approx(
+        1 - mixing_weights(28, 0.75, STEP.generator("mixing")).mean().item(), abs=1e-6
+    )
+
+
+def test_labelled_rows_stay_mostly_labelled() -> None:
+    """Every labelled image is white, every other black: no labelled row may be darker than half."""
+    method, data = build("mixmatch", mixing=5.0), batch(labeled=50, unlabeled=50)
+    data["labeled"].views["weak"] = torch.ones(50, 1, 8, 8)
+    data["unlabeled"].views.update(weak=torch.zeros(50, 1, 8, 8), weak2=torch.zeros(50, 1, 8, 8))
+    seen = images_given_to(method)
+    method.losses(data, STEP)
+    shade = seen[1].mean(dim=(1, 2, 3))
+    assert shade[:50].min() >= 0.5
+    assert shade[50:].max() <= 0.5
+    assert (shade[:50] < 0.7).any()  # and mixed they are
+    assert shade[:50].unique().numel() > 20  # each with a weight of its own
+
+
+def test_guessing_is_not_remembered_by_batch_norms() -> None:
+    method, data = build("mixmatch"), batch()
+    before = running_statistics(method.net)
+    seen = images_given_to(method)
+    method.losses(data, STEP)
+    assert [len(images) for images in seen] == [24, 28]
+    again = build("mixmatch")
+    again.net(seen[1])
+    torch.testing.assert_close(running_statistics(method.net), running_statistics(again.net))
+    assert not torch.equal(before[0], running_statistics(method.net)[0])
+
+
+def test_another_step_draws_other_mixtures() -> None:
+    method, data = build("mixmatch").eval(), batch()
+    first, same, other = (method.losses(data, step_at(0.5, index))["ce"].item() for index in (1, 1, 2))
+    assert first == same
+    assert first != other
+
+
+def test_half_precision_gives_the_same_losses() -> None:
+    assert_half_precision_agrees("mixmatch")
+
+
+def test_it_learns_without_falling_far_behind_the_labels_alone(tmp_path: Path) -> None:
+    """A third of the pool is OOD, and what is mixed from it gets guessed labels: theory promises no gain."""
+    baseline, result, lines = learn("mixmatch", tmp_path)
+    assert result["accuracy"] > 75
+    assert result["accuracy"] > baseline["accuracy"] - 4
+    assert result["warnings"] == []
+    assert max(line["guess_gap"] for line in lines) > 0.01
+    assert 0.1 < lines[-1]["mixed_share"] < 0.3

@@ -1,0 +1,146 @@
+"""OpenMatch: its losses, what is selected, and which stream obeys the selection."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from digit_runs import logged, run, short
+from open_set_runs import POOL, STEPS, FakePool, build, images, learn, sample, step_in
+
+from osp.engine.schedule import Timetable, learning_rate
+from osp.methods import Batch, Sample, Step
+from osp.methods.openmatch import OpenMatch
+
+
+def batch(select: bool = True) -> dict[str, Sample]:
+    found = {"labeled": sample(6, "flip weak", 1, labeled=True), "pool": sample(10, "weak weak2", 2)}
+    return {**found, "unlabeled": sample(10, "weak strong", 3)} if select else found
+
+
+def test_the_losses_equal_a_loop_over_images_and_classes() -> None:
+    method = build("openmatch", entropy_weight=0.1, socr_weight=0.5, threshold=0.4, unlabeled_weight=2.0)
+    data = batch()
+    terms = method.losses(data, step_in(method, "select"))
+    net = method.net
+
+    def inside(view: torch.Tensor) -> list[list[float]]:
+        found: list[list[float]] = method.detector(net.encode(view)).double().sigmoid().tolist()
+        return found
+
+    labeled, pool, unlabeled = data["labeled"], data["pool"], data["unlabeled"]
+    known = torch.cat([labeled["flip"], labeled["weak"]])
+    ova = 0.0
+    for o, y in zip(inside(known), labeled.targets.tolist() * 2, strict=True):
+        ova += -math.log(o[y]) + max(-math.log(1 - o[k]) for k in range(4) if k != y)
+    entropy = socr = 0.0
+    for first, second in zip(inside(pool["weak"]), inside(pool["weak2"]), strict=True):
+        entropy += sum(-o * math.log(o) - (1 - o) * math.log(1 - o) for o in first + second)
+        socr += sum((a - b) ** 2 + ((1 - a) - (1 - b)) ** 2 for a, b in zip(first, second, strict=True))
+    consistency, sure = 0.0, 0
+    weak, strong = (net(unlabeled[view]).double().softmax(dim=1).tolist() for view in ("weak", "strong"))
+    for q, p in zip(weak, strong, strict=True):
+        if max(q) >= 0.4:
+            consistency -= math.log(p[q.index(max(q))])
+            sure += 1
+    assert 0 < sure < 10
+    torch.testing.assert_close(terms["ce"], F.cross_entropy(net(known), labeled.targets.repeat(2)))
+    assert terms["ova"].item() == pytest.approx(ova / 12, rel=1e-4)
+    assert terms["entropy"].item() == pytest.approx(0.1 * entropy / (2 * 10 * 4), rel=1e-4)
+    assert terms["socr"].item() == pytest.approx(0.5 * socr / 10, rel=1e-3)
+    assert terms["consistency"].item() == pytest.approx(2.0 * consistency / 10, rel=1e-4)
+
+
+def test_before_the_first_selection_there_is_one_pass_and_no_fixmatch(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = build("openmatch")
+    passes: list[int] = []
+    encoder = method.net.encoder.forward
+
+    def spy(views: torch.Tensor) -> Any:
+        passes.append(len(views))
+        return encoder(views)
+
+    monkeypatch.setattr(method.net.encoder, "forward", spy)
+    assert "consistency" not in method.losses(batch(select=False), step_in(method, "detect"))
+    assert passes == [2 * 6 + 2 * 10]
+    assert "unlabeled" not in method.streams(method.stages()[0])
+    passes.clear()
+    method.losses(batch(), step_in(method, "select"))
+    assert sorted(passes) == [10, 2 * 6 + 3 * 10]
+
+
+def test_both_stages_share_one_schedule() -> None:
+    method = build("openmatch", select_from=0.3)
+    table = Timetable.make(method.stages(), STEPS, seed=0)
+    whole = method.stage()
+    assert table.starts == (0, 30)
+    assert [table.rate(table.step(t)) for t in range(STEPS)] == [learning_rate(whole, t, STEPS) for t in range(STEPS)]
+
+
+def test_images_claimed_by_their_predicted_class_are_selected_by_the_averaged_weights() -> None:
+    method, pool = build("openmatch"), FakePool()
+    assert method.kept() is None
+    method.refresh(step_in(method, "select", 0.0), pool)
+    assert pool.asked == [("unlabeled", True)]
+    features = method.net.encode(images(POOL, 7))
+    pairs = method.detector.layers(features).view(POOL, 2, 4).softmax(dim=1)  # "out" first
+    wanted = [
+        row for row, c in enumerate(method.net.classifier(features).argmax(dim=1).tolist()) if pairs[row, 0, c] < 0.5
+    ]
+    assert 0 < len(wanted) < POOL
+    assert list(pool.restricted) == ["unlabeled"]
+    rows = pool.restricted["unlabeled"]
+    assert rows is not None
+    assert rows.tolist() == wanted
+    assert method.kept().nonzero().squeeze(1).tolist() == wanted
+
+
+def test_an_empty_selection_leaves_the_one_before() -> None:
+    method, pool = build("openmatch"), FakePool()
+    reject = method.detector.layers[0].weight.data.clone()
+    reject[:4], reject[4:] = 1.0, -1.0  # features are not negative: every class says "out"
+    accept = method.detector.layers[0].weight.data.clone()
+    for weights, start in ((reject, True), (accept, False), (reject, False)):
+        before = torch.ones(POOL, dtype=torch.bool) if start else method.kept().clone()
+        method.detector.layers[0].weight.data.copy_(weights)
+        method.refresh(step_in(method, "select", 0.0), pool)
+        rows = pool.restricted["unlabeled"]
+        assert rows is not None
+        assert (len(rows) == 0) == (weights is reject)
+        assert torch.equal(method.kept(), before) == (weights is reject)
+
+
+def test_from_each_selection_on_fixmatch_sees_selected_images_and_the_detector_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+    original = OpenMatch.losses
+
+    def spy(method: OpenMatch, batch: Batch, step: Step) -> Any:
+        if "unlabeled" in batch:
+            seen.append((batch["unlabeled"].rows.clone(), batch["pool"].rows.clone(), method.kept_rows.clone()))
+        return original(method, batch, step)
+
+    monkeypatch.setattr(OpenMatch, "losses", spy)
+    options = {"batch": 8, "mu": 2, "refresh": 0.25, "select_from": 0.5}
+    finished = run(short("openmatch", 80).changed(options=options), tmp_path / "run")
+    assert len(seen) == 40
+    assert len({tuple(kept.tolist()) for _, _, kept in seen}) > 1
+    for rows, _, kept in seen:
+        assert kept[rows].all()
+    everything = torch.cat([pool for _, pool, _ in seen])
+    assert not seen[0][2][everything].all()
+    assert len([line for line in logged(finished, "select") if "kept_share" in line]) == 4
+    assert 0 < finished.result["purity"] <= 100
+
+
+def test_it_learns_more_than_the_labels_teach_and_tells_ood_images_apart(tmp_path: Path) -> None:
+    supervised, result = learn("openmatch", tmp_path)
+    assert result["accuracy"] > max(90.0, supervised["accuracy"])
+    assert result["auroc"] > supervised["auroc"]
+    assert result["purity"] > 60  # of a pool that is 40 % ID
+    assert not result["warnings"]
