@@ -90,7 +90,7 @@ def aligned(probabilities: Tensor, marginal: Tensor) -> Tensor:
 
 class IOMatch(Method):
     name = "iomatch"
-    summary = "an open-set classifier with one class more learns inliers and outliers together"
+    summary = "a classifier with one class more learns inliers and outliers together"
     reference = "Li et al., IOMatch, ICCV 2023"
     Options = IOMatchOptions
     mechanism = ("inlier_rate", "open_rate")

@@ -49,8 +49,8 @@ class OTCTOptions(Options):
 
 class OTCT(Method):
     name = "otct"
-    summary = "consistency on all images, brought into the style of labelled ones (reconstruction)"
-    reference = "Luo et al., Open-Set SSL, arXiv 2101.08237 (reconstruction: no code is public)"
+    summary = "consistency on all images in the style of labelled ones (reconstruction)"
+    reference = "Luo et al., arXiv 2101.08237 (reconstruction: no code is public)"
     Options = OTCTOptions
     mechanism = ("style_change", "consistency_rate")
     paper: ClassVar[dict[str, Published]] = {

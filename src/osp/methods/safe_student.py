@@ -100,7 +100,7 @@ def uniform_loss(logits: Tensor, unseen: Tensor) -> Tensor:
 
 class SafeStudent(Method):
     name = "safe-student"
-    summary = "a frozen teacher's energy discrepancy tells which images to trust and which to be unsure of"
+    summary = "a frozen teacher tells which images to trust and which to be unsure of"
     reference = "He et al., Safe-Student, CVPR 2022"
     Options = SafeStudentOptions
     mechanism = ("seen_rate", "unseen_rate")
@@ -114,7 +114,7 @@ class SafeStudent(Method):
         "momentum": Published(0.9, RELEASE),
         "nesterov": Published(True, RELEASE),
         "weight_decay": Published(5e-4, RELEASE),
-        "decay_all": Published(True, RELEASE),
+        "decay_all": Published(True, f"{RELEASE}: no exception is known"),
         "schedule": Published("steps", RELEASE),
         "drops": Published(tuple(k / 20 for k in range(1, 20)), f"{RELEASE}: every 5 epochs, here 20 times a stage"),
         "drop_factor": Published(0.97**4, f"{RELEASE}: 0.97 every 5 of a round's 400 epochs"),
