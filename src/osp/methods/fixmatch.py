@@ -7,10 +7,11 @@ The mean runs over all μB unlabelled images, masked ones counting as zero. Refe
 2020. It has no notion of OOD images: they receive confident wrong labels. OOD score: 1 - max softmax of the averaged
 weights.
 
-Differences from the release: the weak views go through the network without a graph and as in testing, with the running
-statistics of batch norms and without dropout (the release puts labelled, weak and strong images through one pass and
-then throws the weak gradients away); and the averaged weights forget their random start (the decay rises to its value),
-which a run of a million steps would not notice.
+Differences from the release: the weak views go through the encoder without a graph and with the running statistics of
+batch norms (the release puts labelled, weak and strong images through one pass and then throws the weak gradients away);
+and the averaged weights forget their random start (the decay rises to its value), which a run of a million steps would
+not notice. Where the network has dropout, the labels are drawn with it: without it fewer doubtful images are left out
+(digits, three seeds: 96.0 % with, 94.6 % without).
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class FixMatch(Method):
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         labeled, unlabeled = batch["labeled"], batch["unlabeled"]
-        weak_logits = self.net.classifier(self.net.encode_as_tested(unlabeled["weak"])).detach()
+        with torch.no_grad():
+            weak_logits = self.net.classify(self.net.encode_as_tested(unlabeled["weak"]))
         logits = self.net(torch.cat([labeled["weak"], unlabeled["strong"]]))
         labeled_logits, strong_logits = logits[: len(labeled.rows)], logits[len(labeled.rows) :]
         consistency, mask = pseudo_label_loss(weak_logits, strong_logits, self.options.threshold)
