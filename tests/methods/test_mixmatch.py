@@ -78,7 +78,7 @@ def test_labelled_rows_stay_mostly_labelled() -> None:
     assert shade[:50].min() >= 0.5
     assert shade[50:].max() <= 0.5
     assert (shade[:50] < 0.7).any()  # and mixed they are
-    assert shade[:50].unique().numel() > 20  # each with a weight of its own
+    assert len(set(shade[:50].tolist())) > 20  # each with a weight of its own
 
 
 def test_guessing_is_not_remembered_by_batch_norms() -> None:
@@ -106,7 +106,7 @@ def test_half_precision_gives_the_same_losses() -> None:
 
 def test_it_learns_without_falling_far_behind_the_labels_alone(tmp_path: Path) -> None:
     """A third of the pool is OOD, and what is mixed from it gets guessed labels: theory promises no gain."""
-    baseline, result, lines = learn("mixmatch", tmp_path)
+    baseline, result, lines = learn("mixmatch", tmp_path, mu=1)
     assert result["accuracy"] > 75
     assert result["accuracy"] > baseline["accuracy"] - 4
     assert result["warnings"] == []

@@ -8,9 +8,9 @@ The mean runs over all μB unlabelled images, masked ones counting as zero. Refe
 weights.
 
 Differences from the release: the weak views go through the encoder without a graph and with the running statistics of
-batch norms (the release puts labelled, weak and strong images through one pass and then throws the weak gradients away);
-and the averaged weights forget their random start (the decay rises to its value), which a run of a million steps would
-not notice. Where the network has dropout, the labels are drawn with it: without it fewer doubtful images are left out
+batch norms (the release puts labelled, weak and strong images through one pass and throws the weak gradients away); and
+the averaged weights forget their random start (the decay rises to its value), which a run of a million steps would not
+notice. Where the network has dropout, the labels are drawn with it: without it fewer doubtful images are left out
 (digits, three seeds: 96.0 % with, 94.6 % without).
 """
 
