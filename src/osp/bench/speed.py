@@ -38,7 +38,7 @@ Times = dict[str, dict[str, float]]
 """Median, least and most seconds by name."""
 
 
-def measure(functions: dict[str, Callable[[], Any]], repeats: int, at_least: float = 0.2) -> Times:
+def measure(functions: dict[str, Callable[[], Any]], repeats: int, at_least: float = 0.5) -> Times:
     """Median and spread of the seconds a call takes; the functions take turns, each turn lasts `at_least` seconds."""
     counts = {}
     for name, function in functions.items():

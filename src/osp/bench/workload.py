@@ -234,14 +234,14 @@ class AsPublished:
             easy.append(random.choice(others[1:]))
         classes = torch.cat([targets, torch.tensor(hard), torch.tensor(easy)])
         wanted = torch.cat([torch.ones(len(targets)), torch.zeros(2 * len(targets))])
-        return F.binary_cross_entropy_with_logits(self.matching(features.repeat(3, 1), classes), wanted)
+        return F.binary_cross_entropy_with_logits(self.matching(features, classes), wanted)
 
     def unlabeled_matching(self, features: Tensor) -> Tensor:
         predicted = self.net.classifier(features).argmax(dim=1)
         others = []
         for i in range(len(features)):
             others.append(random.choice([c for c in range(self.case.classes) if c != predicted[i].item()]))
-        pairs = torch.sigmoid(self.matching(features.repeat(2, 1), torch.cat([predicted, torch.tensor(others)])))
+        pairs = torch.sigmoid(self.matching(features, torch.cat([predicted, torch.tensor(others)])))
         return F.binary_cross_entropy(pairs, pairs)
 
 

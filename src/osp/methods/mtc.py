@@ -21,9 +21,9 @@ then the images for L_d and the mixtures in one, so that batch norms see one pop
 - A record is made at each refresh, a share of the stage, from the latest prediction of each image in training; the
   release makes one after each epoch, and in it an image that was not visited counts as OOD. Here it keeps its value.
 - The release keeps the images for L_d out of the running statistics of batch norms; see the passes above.
-- λ is drawn for each sample; guesses are made without dropout.
-- In warm-up L_d takes batch · (1 + mu) images a step, then batch · mu (published: 64 of each kind); the share of warm-up
-  is larger than the published one, because a short run has few passes over the pool.
+- λ is drawn for each sample; guesses are made without dropout; the weight of L_u is MixMatch's here, for its reason.
+- In warm-up L_d takes batch · (1 + mu) images a step, then batch · mu (published: 64 throughout): a short run has few
+  passes over the pool.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ RECORDS = 10
 
 class MTCOptions(Options):
     ema: float | None = Field(0.999, gt=0, lt=1, description="decay of the averaged weights used for testing")
-    domain_share: float = Field(0.2, gt=0, lt=1, description="share of the run for the warm-up with L_d alone")
+    domain_share: float = Field(0.1, gt=0, lt=1, description="share of the run for the warm-up with L_d alone")
     domain_refresh: float = Field(0.05, gt=0, le=1, description="share of the warm-up between two records")
-    refresh: float = Field(0.05, gt=0, le=1, description="share of the rest between two records and selections")
+    refresh: float = Field(0.02, gt=0, le=1, description="share of the rest between two records and selections")
     temperature: float = Field(0.5, gt=0, description="sharpening of the guessed labels")
     mixing: float = Field(0.75, gt=0, description="a of the Beta(a, a) distribution of the mixing weights")
     unlabeled_weight: float = Field(10.0, ge=0, description="largest weight of L_u")

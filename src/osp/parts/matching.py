@@ -24,9 +24,16 @@ class MatchingHead(nn.Module):
         self.output = nn.Linear(width, 1)
 
     def forward(self, features: Tensor, classes: Tensor) -> Tensor:
-        """The matching logit of each (feature, class) pair."""
+        """The matching logit of each (feature, class) pair; with several classes a feature, round after round.
+
+        The hidden layer acts on the two halves of the joined vector one by one, so that a feature that is paired with
+        several classes goes through its half once.
+        """
+        sizes = [features.shape[1], self.embedding.out_features]
+        of_feature, of_class = torch.split(self.hidden.weight, sizes, dim=1)
         embedded = self.embedding(F.one_hot(classes, self.num_classes).to(features.dtype))
-        hidden = torch.relu(self.norm(self.hidden(torch.cat([features, embedded], dim=1))))
+        joined = F.linear(features, of_feature).repeat(len(classes) // max(len(features), 1), 1)
+        hidden = torch.relu(self.norm(joined + F.linear(embedded, of_class, self.hidden.bias)))
         logit: Tensor = self.output(hidden).squeeze(1)
         return logit
 
@@ -51,7 +58,7 @@ def labeled_matching_loss(
 ) -> Tensor:
     """L_ood^l: mean binary cross-entropy of (z, y) → 1, (z, hard negative) → 0, (z, easy negative) → 0."""
     classes = [targets, *negative_classes(logits, targets, generator)]
-    pair_logits = head(features.repeat(len(classes), 1), torch.cat(classes))
+    pair_logits = head(features, torch.cat(classes))
     wanted = torch.zeros_like(pair_logits)
     wanted[: len(targets)] = 1.0
     return F.binary_cross_entropy_with_logits(pair_logits, wanted)
@@ -76,4 +83,4 @@ def unlabeled_matching_entropy(
     """L_ood^u of T2T: mean entropy of S over the pairs (z, ŷ) and (z, a random other class)."""
     predicted = logits.detach().argmax(dim=1)
     classes = torch.cat([predicted, other_classes(predicted, logits.shape[1], generator)])
-    return binary_entropy(head(features.repeat(2, 1), classes)).mean()
+    return binary_entropy(head(features, classes)).mean()

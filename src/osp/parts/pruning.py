@@ -17,6 +17,6 @@ def prune(features: Tensor, ood_features: Tensor, alpha: float = 0.8) -> Tensor:
     """
     wide = torch.promote_types(features.dtype, torch.float32)  # squares overflow half precision
     z, ood = features.to(wide), ood_features.detach().to(wide)
-    along = (z * ood).sum(dim=-1, keepdim=True)
-    squared_norm = (ood * ood).sum(dim=-1, keepdim=True).clamp(min=torch.finfo(wide).tiny)
-    return (z - alpha * (along / squared_norm) * ood).to(features.dtype)
+    along = torch.linalg.vecdot(z, ood).unsqueeze(-1)
+    squared_norm = torch.linalg.vecdot(ood, ood).unsqueeze(-1).clamp(min=torch.finfo(wide).tiny)
+    return torch.addcmul(z, along / squared_norm, ood, value=-alpha).to(features.dtype)
