@@ -363,7 +363,8 @@ def test_the_fast_and_the_plain_step_have_the_same_losses_and_gradients(options:
         method = by_hand(OSP, joint_weak=not fast, delta=0.3, threshold=0.3, doubtful=0.0, **options).train()
         method.net.group = 5 if fast else None
         method.refresh(step_at(0.0), FakePool())
-        method.bank.push(
+        bank: Any = method.bank
+        bank.push(
             torch.randn(40, 16, generator=torch.Generator().manual_seed(7)), torch.arange(40) % NUM_CLASSES
         )
         terms = method.losses(batch(), step_at(0.5))
