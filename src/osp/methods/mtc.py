@@ -28,7 +28,7 @@ then the images for L_d and the mixtures in one, so that batch norms see one pop
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -51,7 +51,14 @@ class MTCOptions(Options):
     ema: float | None = Field(0.999, gt=0, lt=1, description="decay of the averaged weights used for testing")
     domain_share: float = Field(0.1, gt=0, lt=1, description="share of the run for the warm-up with L_d alone")
     domain_refresh: float = Field(0.05, gt=0, le=1, description="share of the warm-up between two records")
-    refresh: float = Field(0.02, gt=0, le=1, description="share of the rest between two records and selections")
+    refresh: float = Field(0.05, gt=0, le=1, description="share of the rest between two records and selections")
+    draw: Literal["apart", "joint"] = Field(
+        "apart", description="images for L_d: batch labelled and batch · mu others, or as many from both together"
+    )
+    record: Literal["pool", "visits"] = Field(
+        "pool",
+        description="what is recorded: a pass over the pool at the refresh, or each image's last prediction in training",
+    )
     temperature: float = Field(0.5, gt=0, description="sharpening of the guessed labels")
     mixing: float = Field(0.75, gt=0, description="a of the Beta(a, a) distribution of the mixing weights")
     unlabeled_weight: float = Field(10.0, ge=0, description="largest weight of L_u")
@@ -108,36 +115,45 @@ class MTC(Method):
         return [warming, self.stage(name="train", share=1 - o.domain_share, refresh=o.refresh)]
 
     def streams(self, stage: Stage) -> dict[str, StreamSpec]:
-        batch, mu = self.options.batch, self.options.mu
-        if stage.name == "domain":
-            return {"joint": StreamSpec("joint", batch * (1 + mu), ("weak",))}
-        return {
-            "joint": StreamSpec("joint", batch * mu, ("weak",)),
-            "labeled": StreamSpec("labeled", batch, ("weak",)),
-            "unlabeled": StreamSpec("unlabeled", batch * mu, ("weak", "weak2")),
-        }
+        batch, pool = self.options.batch, self.options.batch * self.options.mu
+        if self.options.draw == "joint":
+            streams = {"joint": StreamSpec("joint", batch + pool, ("weak",))}
+        else:
+            streams = {"pool": StreamSpec("unlabeled", pool, ("weak",))}
+        if self.options.draw == "apart" or stage.name == "train":
+            streams["labeled"] = StreamSpec("labeled", batch, ("weak",))
+        if stage.name == "train":
+            streams["unlabeled"] = StreamSpec("unlabeled", pool, ("weak", "weak2"))
+        return streams
 
     # Losses
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
+        images, rows = self.domain_images(batch)
         if step.stage.name == "domain":
-            return {"domain": self.domain_loss(self.net.encode(batch["joint"]["weak"]), batch)}
-        o, domain, labeled = self.options, batch["joint"], batch["labeled"]
-        images, targets = self.mixtures(batch, step)
-        features = self.net.encode(torch.cat([domain["weak"], images]))
-        logits = self.net.classify(features[len(domain.rows) :])
-        cross_entropy, squares = mixmatch_losses(logits, targets, len(labeled.rows))
+            return {"domain": self.domain_loss(self.net.encode(images), rows)}
+        mixed, targets = self.mixtures(batch, step)
+        features = self.net.encode(torch.cat([images, mixed]))
+        logits = self.net.classify(features[len(images) :])
+        cross_entropy, squares = mixmatch_losses(logits, targets, len(batch["labeled"].rows))
         return {
-            "domain": self.domain_loss(features[: len(domain.rows)], batch),
+            "domain": self.domain_loss(features[: len(images)], rows),
             "ce": cross_entropy,
-            "guess": o.unlabeled_weight * step.linear_ramp(o.ramp) * squares,
+            "guess": self.options.unlabeled_weight * step.linear_ramp(self.options.ramp) * squares,
         }
 
-    def domain_loss(self, features: Tensor, batch: Batch) -> Tensor:
+    def domain_images(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The images for L_d, and their rows among the labelled images followed by the unlabelled ones."""
+        if self.options.draw == "joint":
+            return batch["joint"]["weak"], batch["joint"].rows
+        labeled, pool = batch["labeled"], batch["pool"]
+        return torch.cat([labeled["weak"], pool["weak"]]), torch.cat([labeled.rows, self.task.num_labeled + pool.rows])
+
+    def domain_loss(self, features: Tensor, rows: Tensor) -> Tensor:
         """L_d."""
         logits = self.domain_head(features).float()[:, 0]
         self.predicted = logits.detach().sigmoid()
-        return F.binary_cross_entropy_with_logits(logits, self.soft[batch["joint"].rows])
+        return F.binary_cross_entropy_with_logits(logits, self.soft[rows])
 
     def mixtures(self, batch: Batch, step: Step) -> tuple[Tensor, Tensor]:
         """MixMatch's mixed images and targets, first of the labelled images and then of two views of the selected."""
@@ -156,12 +172,15 @@ class MTC(Method):
     def after_step(self, batch: Batch, step: Step) -> None:
         """Note what was predicted; images that were not in the batch keep what they had."""
         assert self.predicted is not None
-        self.latest.index_copy_(0, gathered(batch["joint"].rows), gathered(self.predicted))
+        self.latest.index_copy_(0, gathered(self.domain_images(batch)[1]), gathered(self.predicted))
         self.predicted = None
 
     def refresh(self, step: Step, pool: Pool) -> None:
-        """Record the latest predictions, make soft labels of the last ten records, and select by them."""
+        """Record predictions, make soft labels of the last ten records, and select by them."""
         if step.index > 0:
+            if self.options.record == "pool":
+                (scores,) = pool.map(lambda images: self.outputs(images, own=True)[2])
+                self.latest[self.task.num_labeled :] = 1 - scores.to(self.latest.device)
             self.record()
         if step.stage.name == "train":
             self.select(pool)
