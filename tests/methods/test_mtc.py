@@ -22,7 +22,9 @@ WARMING, TRAINING = Stage(name="domain"), Stage(name="train")
 
 
 def by_hand(**options: Any) -> MTC:
+    """As published but for what is given: images for L_d drawn together, recorded when they are visited."""
     torch.manual_seed(0)
+    options = {"draw": "joint", "record": "visits", **options}
     network = Network(nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.ReLU()), 6, CLASSES)
     return MTC(MTCOptions(**options), network, Task(CLASSES, (1, 8, 8), LABELED, POOL, num_val=0))
 
@@ -117,6 +119,48 @@ def test_labels_that_tell_nothing_apart_select_everything() -> None:
     assert pool.rows == {"unlabeled": list(range(POOL))}
 
 
+class Pool(Restrictions):
+    def map(self, function: Any, part: str = "unlabeled", rows: Tensor | None = None, ema: bool = False) -> Any:
+        assert part == "unlabeled"
+        with torch.no_grad():
+            return (function(torch.randn(POOL, 1, 8, 8, generator=torch.Generator().manual_seed(3))),)
+
+
+def test_a_look_at_the_pool_records_every_image_at_once() -> None:
+    method, pool = by_hand(record="pool"), Pool()
+    records = []
+    for number in range(12):
+        nn.init.normal_(method.domain_head.weight, std=number / 4)
+        records.append(1 - pool.map(lambda images: method.outputs(images)[2])[0])
+        method.refresh(step_at(WARMING), pool)
+    torch.testing.assert_close(method.soft[LABELED:], torch.stack(records[-10:]).mean(0))
+
+
+def test_drawn_apart_labelled_images_aim_at_one_and_the_pool_at_its_soft_labels() -> None:
+    method = by_hand(draw="apart", batch=2, mu=3)
+    streams = method.streams(WARMING)
+    assert {name: (spec.part, spec.batch) for name, spec in streams.items()} == {
+        "labeled": ("labeled", 2),
+        "pool": ("unlabeled", 6),
+    }
+    method.soft[LABELED:] = torch.linspace(0.1, 0.9, POOL)
+    together = joint([0, 3, LABELED, LABELED + 16])["joint"]
+    apart = {
+        "labeled": Sample(together.rows[:2], {"weak": together["weak"][:2]}, torch.tensor([0, 1])),
+        "pool": Sample(together.rows[2:] - LABELED, {"weak": together["weak"][2:]}),
+    }
+    loss = method.losses(apart, step_at(WARMING))["domain"]
+    torch.testing.assert_close(loss, by_hand_loss(method, together))
+    method.after_step(apart, step_at(WARMING))
+    assert method.latest.nonzero().flatten().tolist() == together.rows.tolist()
+
+
+def by_hand_loss(method: MTC, sample: Sample) -> Tensor:
+    d: Tensor = method.domain_head(method.net.encode(sample["weak"])).sigmoid()[:, 0]
+    s = method.soft[sample.rows]
+    return -(s * d.log() + (1 - s) * (1 - d).log()).mean()
+
+
 def test_after_warm_up_mixmatch_joins_in_with_a_rising_weight() -> None:
     method = by_hand(unlabeled_weight=8.0, ramp=0.5)
     draws = torch.Generator().manual_seed(1)
@@ -167,7 +211,7 @@ def test_planted_outliers_are_told_apart_and_left_out(tmp_path: Path, monkeypatc
 
 
 def test_on_digits_it_selects_mostly_id_images_and_classifies_as_well_as_the_labels_alone(tmp_path: Path) -> None:
-    """Accuracy within 3 % (over three seeds the means were equal to half a per cent)."""
+    """Over three seeds accuracy was 1 % higher on average; 3 % are left for chance."""
     recipe = Recipe(scale="demo", steps=400, eval_every=400)
     supervised = run(recipe.changed(method="supervised"), tmp_path / "supervised").result
     mtc = run(recipe.changed(method="mtc"), tmp_path / "mtc").result
