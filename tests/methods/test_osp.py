@@ -364,9 +364,7 @@ def test_the_fast_and_the_plain_step_have_the_same_losses_and_gradients(options:
         method.net.group = 5 if fast else None
         method.refresh(step_at(0.0), FakePool())
         bank: Any = method.bank
-        bank.push(
-            torch.randn(40, 16, generator=torch.Generator().manual_seed(7)), torch.arange(40) % NUM_CLASSES
-        )
+        bank.push(torch.randn(40, 16, generator=torch.Generator().manual_seed(7)), torch.arange(40) % NUM_CLASSES)
         terms = method.losses(batch(), step_at(0.5))
         sum(terms.values(), torch.zeros(())).backward()  # type: ignore[no-untyped-call]
         gradients = {name: parameter.grad for name, parameter in method.named_parameters()}
