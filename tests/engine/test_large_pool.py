@@ -11,14 +11,15 @@ import pytest
 CHILD = """
 import sys
 from pathlib import Path
-from osp.bench.workload import Case, Ours
+from osp.bench.workload import Case, MethodStep
 
 def anonymous():
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
     return int(line.split()[1]) / 2**10
 
 before = anonymous()
-run = Ours(Case("cnn", (1, 16, 16), pool=int(sys.argv[1])), Path(sys.argv[2]), threads=1)  # partitions the pool
+case = Case("cnn", (1, 16, 16), pool=int(sys.argv[1]))
+run = MethodStep("osp", case, Path(sys.argv[2]), 1, {"bank_total": 600})  # a bank has a bound of its own
 for _ in range(3):
     run()
 kept = run.loop.method.kept()

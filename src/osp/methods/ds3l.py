@@ -23,6 +23,7 @@ Differences:
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +67,12 @@ def consistency_gaps(probabilities: Tensor, target: Tensor) -> Tensor:
     tensor([0.2500])
     """
     return (probabilities - target.detach()).square().mean(dim=1)
+
+
+def uncompiled() -> AbstractContextManager[Any]:
+    """Inside, a compiled network runs as it was written: compiled ones cannot be differentiated twice."""
+    stance = getattr(torch.compiler, "set_stance", None)  # from torch 2.6 on
+    return stance("force_eager") if stance is not None else nullcontext()
 
 
 class DS3L(Method):
@@ -138,11 +145,12 @@ class DS3L(Method):
 
     def extra_losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         """The outer loss: what the labelled images would say after a virtual step with these weights."""
-        self.looked = self.look(batch)
+        with uncompiled():
+            self.looked = self.look(batch)
         weights = self.weigh(self.looked.probabilities)
         unlabeled = (weights * self.looked.gaps).sum() / weights.sum()
         inner = self.labeled_loss(self.looked, batch) + self.unlabeled_weight(step) * unlabeled
-        with frozen_batchnorm_statistics(self.net):
+        with frozen_batchnorm_statistics(self.net), uncompiled():
             logits = functional_call(self.net, self.virtual_step(inner), (batch["labeled"]["weak"],))
         return {"weight_net": F.cross_entropy(logits.float(), batch["labeled"].targets)}
 
