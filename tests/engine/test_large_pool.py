@@ -42,7 +42,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="
 @needs_proc
 def test_memory_does_not_grow_with_the_pool(tmp_path: Path) -> None:
     small, large = memory(10_000, tmp_path / "small"), memory(300_000, tmp_path / "large")
-    assert large - small < 30  # its images are 77 MB
+    assert large - small < 55  # its images are 77 MB; row numbers and scores take about 100 bytes an image
 
 
 @needs_proc
