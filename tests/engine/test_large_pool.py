@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -9,11 +10,13 @@ from pathlib import Path
 import pytest
 
 CHILD = """
+import ctypes
 import sys
 from pathlib import Path
 from osp.bench.workload import Case, MethodStep
 
 def anonymous():
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed but is kept for later use differs from run to run
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
     return int(line.split()[1]) / 2**10
 
@@ -36,17 +39,19 @@ def memory(pool: int, folder: Path) -> float:
     return float(done.stdout)
 
 
-needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="asks Linux for its memory")
+needs_proc = pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc" or not Path("/proc/self/status").exists(), reason="asks Linux for its memory"
+)
 
 
 @needs_proc
 def test_memory_does_not_grow_with_the_pool(tmp_path: Path) -> None:
     small, large = memory(10_000, tmp_path / "small"), memory(300_000, tmp_path / "large")
-    assert large - small < 55  # its images are 77 MB; row numbers and scores take about 100 bytes an image
+    assert large - small < 25  # its images are 77 MB; row numbers and scores take about 40 bytes an image
 
 
 @needs_proc
 @pytest.mark.slow
 def test_a_million_images_train_in_the_memory_of_a_few(tmp_path: Path) -> None:
     small, large = memory(10_000, tmp_path / "small"), memory(1_000_000, tmp_path / "large")
-    assert large - small < 120  # its images are 256 MB; what grows is row numbers and scores, about 80 bytes an image
+    assert large - small < 80  # its images are 256 MB; row numbers and scores take about 40 bytes an image

@@ -191,15 +191,22 @@ def map_images(
     """Apply a function to images by index in chunks: eval mode, no gradient, results concatenated on the CPU."""
     modes = [(each, each.training) for each in module.modules()]  # a teacher inside may be in eval mode for good
     module.eval()
-    collected: list[tuple[Tensor, ...]] = []
+    collected: tuple[Tensor, ...] = ()
+    first = 0
     try:
         with torch.no_grad(), autocast():
             # No images at all go through the function too: it alone knows the shapes of what it gives.
             for images in feed.images.chunks(index, POOL_BATCH) if len(index) else [feed.images.take(index)]:
                 result = function(feed.plain(images))
                 results = result if isinstance(result, tuple) else (result,)
-                collected.append(tuple(value.cpu() for value in results))
+                # One tensor for all chunks: thousands of small ones would keep the allocator from giving back memory.
+                collected = collected or tuple(
+                    value.new_empty((len(index), *value.shape[1:]), device="cpu") for value in results
+                )
+                for whole, value in zip(collected, results, strict=True):
+                    whole[first : first + len(value)] = value
+                first += len(images)
     finally:
         for each, training in modes:
             each.training = training
-    return tuple(torch.cat(column) for column in zip(*collected, strict=True))
+    return collected
