@@ -304,6 +304,19 @@ class Empty(Base):
     assert RunFolder(run(recipe, tmp_path / "run").path).read_metrics()[0]["looked"] == 1.0
 
 
+def test_a_pass_whose_function_loses_rows_is_refused(tmp_path: Path) -> None:
+    source = """
+from osp.methods.supervised import Supervised as Base
+
+class Loses(Base):
+    def begin_stage(self, step, pool):
+        pool.map(lambda images: self.net(images)[:1])
+"""
+    (tmp_path / "loses.py").write_text(source, encoding="utf-8")
+    with pytest.raises(ValueError, match="gave 1 rows for [0-9]+ images"):
+        run(small(str(tmp_path / "loses.py"), steps=2, unlabeled=30), tmp_path / "run")
+
+
 def test_a_large_gradient_is_clipped_to_the_option(tmp_path: Path) -> None:
     """One step of plain SGD at rate 1 moves the weights by the norm of the gradient."""
 

@@ -181,9 +181,9 @@ def test_both_losses_reach_the_encoder_and_never_the_bank() -> None:
 
 
 @pytest.mark.parametrize("view", ["strong", "weak"])
-@pytest.mark.parametrize(("matching", "over"), [("class", "batch"), ("random", "batch"), ("class", "selected")])
-def test_the_terms_equal_a_loop_over_anchors(view: str, matching: str, over: str) -> None:
-    method, given, step = filled(anchor_view=view, match=matching, alpha=0.7, over=over), batch(), step_at()
+@pytest.mark.parametrize(("matching", "least"), [("class", 1.0), ("random", 0.9), ("class", 0.0)])
+def test_the_terms_equal_a_loop_over_anchors(view: str, matching: str, least: float) -> None:
+    method, given, step = filled(anchor_view=view, match=matching, alpha=0.7, least_share=least), batch(), step_at()
     encoded = method.encode(given)
     terms = method.orthogonality_terms(encoded, given["labeled"].targets, step)
     targets = given["labeled"].targets
@@ -213,7 +213,7 @@ def test_the_terms_equal_a_loop_over_anchors(view: str, matching: str, over: str
         counts[1 - labeled] += 1
     assert 0 < counts[0] < 8
     assert counts[1] > 0
-    divisors = counts if over == "selected" else [8, 16]
+    divisors = [max(count, least * size) for count, size in zip(counts, (8, 16), strict=True)]
     assert terms["odc_l"].item() == pytest.approx(sums[0] / divisors[0], rel=1e-4)
     assert terms["odc_u"].item() == pytest.approx(sums[1] / divisors[1], rel=1e-4)
 

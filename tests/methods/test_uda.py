@@ -24,9 +24,9 @@ from osp.methods import get
 from osp.methods.uda import annealed_confidence, annealed_cross_entropy
 
 
-@pytest.mark.parametrize("over", ["batch", "selected"])
-def test_the_terms_equal_a_loop_over_confident_images(over: str) -> None:
-    method = confident(build("uda", temperature=0.4, threshold=0.8, unlabeled_weight=2.5, over=over)).eval()
+@pytest.mark.parametrize("least", [1.0, 0.9, 0.0])
+def test_the_terms_equal_a_loop_over_confident_images(least: float) -> None:
+    method = confident(build("uda", temperature=0.4, threshold=0.8, unlabeled_weight=2.5, least_share=least)).eval()
     data = batch()
     terms = method.losses(data, step_at())
     weak, strong = (method.net(data["unlabeled"][view]).detach().double() for view in ("weak", "strong"))
@@ -36,7 +36,7 @@ def test_the_terms_equal_a_loop_over_confident_images(over: str) -> None:
             q, p = (target / 0.4).softmax(0), logits.softmax(0)
             divergences.append(sum(float(a * (a.log() - b.log())) for a, b in zip(q, p, strict=True)))
     assert 0 < len(divergences) < 12
-    count = 12 if over == "batch" else len(divergences)
+    count = max(least * 12, len(divergences))
     assert terms["consistency"].item() == pytest.approx(2.5 * sum(divergences) / count, rel=1e-3)
     assert method.logged["mask_rate"].item() == pytest.approx(len(divergences) / 12)
     labeled = data["labeled"]

@@ -29,8 +29,14 @@ def test_an_empty_mask_gives_zero_with_a_gradient_of_zero() -> None:
 
 def test_over_the_batch_the_divisor_is_the_number_of_all() -> None:
     values, mask = torch.tensor([1.0, 5.0, torch.inf, 9.0]), torch.tensor([True, False, False, True])
-    assert masked_mean(values, mask, over="batch").item() == 2.5
-    assert masked_mean(values, ~mask & False, over="batch").item() == 0.0
+    assert masked_mean(values, mask, least=1.0).item() == 2.5
+    assert masked_mean(values, ~mask & False, least=1.0).item() == 0.0
+
+
+@pytest.mark.parametrize(("least", "divisor"), [(0.0, 2), (0.4, 2), (0.5, 2), (0.75, 3), (1.0, 4)])
+def test_the_divisor_is_no_less_than_a_share_of_the_batch(least: float, divisor: int) -> None:
+    values, mask = torch.tensor([1.0, 5.0, torch.inf, 9.0]), torch.tensor([True, False, False, True])
+    assert masked_mean(values, mask, least).item() == pytest.approx(10 / divisor)
 
 
 def test_no_values_at_all_give_zero_with_a_gradient() -> None:

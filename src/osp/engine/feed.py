@@ -204,7 +204,9 @@ def map_images(
                     value.new_empty((len(index), *value.shape[1:]), device="cpu") for value in results
                 )
                 for whole, value in zip(collected, results, strict=True):
-                    whole[first : first + len(value)] = value
+                    if len(value) != len(images):
+                        raise ValueError(f"the function gave {len(value)} rows for {len(images)} images")
+                    whole[first : first + len(images)] = value
                 first += len(images)
     finally:
         for each, training in modes:

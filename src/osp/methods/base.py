@@ -156,7 +156,8 @@ class Pool(Protocol):
     ) -> tuple[Tensor, ...]:
         """Apply a function to images of the part in chunks (plain view, eval mode, no gradient), in row order.
 
-        All of them, or only these rows. `ema=True` runs it with the averaged weights. Results are joined on the CPU.
+        All of them, or only these rows. `ema=True` runs it with the averaged weights. A result has one row for each
+        image; they are joined on the CPU.
         """
 
     def labels(self, part: Literal["labeled", "val"]) -> Tensor:

@@ -151,8 +151,8 @@ class IOMatch(Method):
         self.log("inlier_rate", inlier.float().mean())
         self.log("open_rate", starts * confident.float().mean())
         self.log("outlier_rate", (unseen >= 0.5).float().mean())
-        inlier_loss = masked_mean(soft_cross_entropy(probabilities, logits[split:]), inlier, over="batch")
-        open_loss = masked_mean(soft_cross_entropy(open_target, open_logits), confident, over="batch")
+        inlier_loss = masked_mean(soft_cross_entropy(probabilities, logits[split:]), inlier, least=1.0)
+        open_loss = masked_mean(soft_cross_entropy(open_target, open_logits), confident, least=1.0)
         return {
             "ce": F.cross_entropy(logits[:split], labeled.targets),
             "binary": o.binary_weight * one_vs_all_loss(margins, labeled.targets),

@@ -86,7 +86,7 @@ class OSP(T2T):
         "rotation_weight": Published(1.0),
         "temperature": Published(0.4, UNSTATED + "release"),
         "threshold": Published(0.8, UNSTATED + "release"),
-        "over": Published("selected"),
+        "least_share": Published(0.0),
         "ramp": Published(0.0, "paper: no ramp (release: 0.2)"),
         "refresh": Published(0.05, "paper: every 10 epochs; 200 epochs of 1,000 steps as in the release"),
         "joint_weak": Published(True, UNSTATED + "T2T release"),
@@ -149,11 +149,13 @@ class OSP(T2T):
         return {
             "odc_l": o.odc_labeled
             * labeled_orthogonality_loss(
-                labeled_logits, pruned_logits[:n], targets, usable[:n], o.odc_temperature, o.over
+                labeled_logits, pruned_logits[:n], targets, usable[:n], o.odc_temperature, o.least_share
             ),
             "odc_u": o.odc_unlabeled
             * step.linear_ramp(o.ramp)
-            * unlabeled_orthogonality_loss(unlabeled_logits, pruned_logits[n:], usable[n:], o.odc_temperature, o.over),
+            * unlabeled_orthogonality_loss(
+                unlabeled_logits, pruned_logits[n:], usable[n:], o.odc_temperature, o.least_share
+            ),
         }
 
     def partners(self, classes: Tensor, step: Step) -> tuple[Tensor, Tensor]:
@@ -185,6 +187,8 @@ class OSP(T2T):
             features, rows = self.net.encode(images), chosen[done : done + len(images)]
             self.bank.push(features, predicted[rows], ids=rows)
             done += len(images)
-            return features.new_zeros(1)  # nothing is wanted back: the features of a large pool would not fit
+            return features.new_empty(
+                len(images), 0
+            )  # nothing is wanted back: the features of a large pool would not fit
 
         pool.map(push, rows=chosen)

@@ -81,7 +81,7 @@ class OTCT(Method):
         self.log("style_change", (styled - unlabeled["strong"]).abs().mean())
         logits = self.net(torch.cat([labeled["weak"], styled])).float()
         labeled_logits, styled_logits = logits[: len(labeled.rows)], logits[len(labeled.rows) :]
-        consistency, mask = sharpened_consistency(weak_logits, styled_logits, o.temperature, o.threshold, "batch")
+        consistency, mask = sharpened_consistency(weak_logits, styled_logits, o.temperature, o.threshold, least=1.0)
         self.log("consistency_rate", mask.float().mean())
         return {
             "ce": F.cross_entropy(labeled_logits, labeled.targets),

@@ -43,7 +43,7 @@ def self_label_loss(label_logits: Tensor, logits: Tensor, threshold: float) -> t
     """
     confidence, labels = label_logits.detach().float().softmax(dim=1).max(dim=1)
     mask = confidence > threshold
-    return masked_mean(F.cross_entropy(logits.float(), labels, reduction="none"), mask, over="batch"), mask
+    return masked_mean(F.cross_entropy(logits.float(), labels, reduction="none"), mask, least=1.0), mask
 
 
 class PseudoLabel(Method):

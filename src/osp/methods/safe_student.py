@@ -90,12 +90,12 @@ def seen_and_unseen(discrepancy: Tensor, seen_above: float, unseen_below: float)
 def confirmation_loss(teacher_logits: Tensor, logits: Tensor, seen: Tensor) -> Tensor:
     """L_cbe: the teacher's labels as a mean over the seen images, its distributions as one over the whole batch."""
     hard = F.cross_entropy(logits, teacher_logits.argmax(dim=1), reduction="none")
-    return masked_mean(hard, seen) + masked_mean(kl_divergence(teacher_logits, logits), seen, over="batch")
+    return masked_mean(hard, seen) + masked_mean(kl_divergence(teacher_logits, logits), seen, least=1.0)
 
 
 def uniform_loss(logits: Tensor, unseen: Tensor) -> Tensor:
     """L_ucd: the mean over the batch of 1[unseen] KL(uniform ‖ softmax(logits))."""
-    return masked_mean(kl_divergence(torch.zeros_like(logits), logits), unseen, over="batch")
+    return masked_mean(kl_divergence(torch.zeros_like(logits), logits), unseen, least=1.0)
 
 
 class SafeStudent(Method):

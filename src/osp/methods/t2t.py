@@ -50,8 +50,11 @@ class T2TOptions(Options):
     rotation_weight: float = Field(1.0, ge=0, description="weight of L_rot")
     temperature: float = Field(0.4, gt=0, description="sharpening of the targets of L_u")
     threshold: float = Field(0.8, ge=0, le=1, description="confidence from which an image enters L_u")
-    over: Literal["batch", "selected"] = Field(
-        "batch", description="whether L_u and L_odc are means over the batch or over the confident images alone"
+    least_share: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="share of the batch that confident images count as, at least, in the means L_u and L_odc",
     )
     ramp: float = Field(0.2, ge=0, le=1, description="share of fine-tuning over which the unlabelled terms rise")
     refresh: float = Field(0.1, gt=0, le=1, description="share of fine-tuning between two partitions of the pool")
@@ -120,7 +123,7 @@ class T2T(Method):
         "schedule": Published("cosine-7/16", RELEASE),
         "temperature": Published(0.4, RELEASE),
         "threshold": Published(0.8, RELEASE),
-        "over": Published("selected", RELEASE),
+        "least_share": Published(0.0, RELEASE),
         "ramp": Published(0.2, RELEASE),
         "refresh": Published(0.1, RELEASE),
         "joint_weak": Published(True, RELEASE),
@@ -218,7 +221,7 @@ class T2T(Method):
         terms = self.labeled_terms(encoded.labeled, batch["labeled"].targets, step)
         strong_logits = self.net.classify(encoded.strong)
         consistency, mask = sharpened_consistency(
-            encoded.weak_logits, strong_logits, o.temperature, o.threshold, o.over
+            encoded.weak_logits, strong_logits, o.temperature, o.threshold, o.least_share
         )
         self.log("consistency_rate", mask.float().mean())
         ramp = step.linear_ramp(o.ramp)

@@ -12,7 +12,7 @@ Passes: w(u) without a graph and as in testing, with the running statistics of b
 [w(x); s(u)] jointly.
 
 Differences from T2T's release, most likely the source of the numbers in the OSP paper: it divides L_u by the number of
-confident images (`over=selected`, in the paper preset), which in a short run lets the first few of them weigh as much
+confident images (`least_share=0`, in the paper preset), which in a short run lets the first few of them weigh as much
 as a whole batch; and it puts all three sets through one pass, so that targets depend on the batch.
 """
 
@@ -38,8 +38,8 @@ Annealing = Literal["off", "log", "linear", "exp"]
 class UDAOptions(Options):
     temperature: float = Field(0.4, gt=0, description="sharpening of the targets")
     threshold: float = Field(0.8, ge=0, le=1, description="confidence from which an image enters L_u")
-    over: Literal["batch", "selected"] = Field(
-        "batch", description="whether L_u is a mean over the batch or over the confident images alone"
+    least_share: float = Field(
+        1.0, ge=0, le=1, description="share of the batch that confident images count as, at least, in the mean L_u"
     )
     unlabeled_weight: float = Field(1.0, ge=0, description="weight of L_u")
     annealing: Annealing = Field(
@@ -88,7 +88,7 @@ class UDA(Method):
         "schedule": Published("cosine-7/16", RELEASE),
         "temperature": Published(0.4, RELEASE),
         "threshold": Published(0.8, RELEASE),
-        "over": Published("selected", RELEASE),
+        "least_share": Published(0.0, RELEASE),
         "unlabeled_weight": Published(1.0, RELEASE),
         "annealing": Published("off", f"{RELEASE}; an option of the UDA paper"),
     }
@@ -105,7 +105,7 @@ class UDA(Method):
         logits = self.net(torch.cat([labeled["weak"], unlabeled["strong"]])).float()
         labeled_logits, strong_logits = logits[: len(labeled.rows)], logits[len(labeled.rows) :]
         consistency, mask = sharpened_consistency(
-            weak_logits.float(), strong_logits, o.temperature, o.threshold, o.over
+            weak_logits.float(), strong_logits, o.temperature, o.threshold, o.least_share
         )
         self.log("mask_rate", mask.float().mean())
         return {

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from osp.parts.draws import randn
-from osp.parts.reduce import Over, masked_mean
+from osp.parts.reduce import masked_mean
 
 
 def kl_divergence(target_logits: Tensor, logits: Tensor, temperature: float = 1.0) -> Tensor:
@@ -16,15 +16,16 @@ def kl_divergence(target_logits: Tensor, logits: Tensor, temperature: float = 1.
 
 
 def sharpened_consistency(
-    weak_logits: Tensor, strong_logits: Tensor, temperature: float, threshold: float, over: Over = "selected"
+    weak_logits: Tensor, strong_logits: Tensor, temperature: float, threshold: float, least: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """L_u of UDA and T2T: mean over {max p(w(u)) >= threshold} of KL(softmax(f(w(u)) / T) ‖ p(s(u))), and the mask.
 
     The mask looks at the unsharpened prediction; no gradient flows into the weak logits; no sample gives 0.
+    `least`: see `masked_mean`.
     """
     weak_logits = weak_logits.detach()
     mask = weak_logits.softmax(dim=1).amax(dim=1) >= threshold
-    return masked_mean(kl_divergence(weak_logits, strong_logits, temperature), mask, over), mask
+    return masked_mean(kl_divergence(weak_logits, strong_logits, temperature), mask, least), mask
 
 
 def noisy(features: Tensor, scale: float, generator: torch.Generator) -> Tensor:

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from osp.parts.consistency import kl_divergence
-from osp.parts.reduce import Over, masked_mean
+from osp.parts.reduce import masked_mean
 
 
 def labeled_anchors(logits: Tensor, targets: Tensor, delta: float = 0.8) -> Tensor:
@@ -26,18 +26,19 @@ def labeled_orthogonality_loss(
     targets: Tensor,
     anchors: Tensor,
     temperature: float = 1.0,
-    over: Over = "selected",
+    least: float = 0.0,
 ) -> Tensor:
     """L_odc^l of Eq. 10: mean over labelled anchors of KL(p ‖ p_r) - ln p_r[y].
 
     The paper writes the second mean per class and outside the class sum; read as one mean over all labelled anchors.
+    `least`: see `masked_mean`.
     """
     divergence = kl_divergence(logits, pruned_logits, temperature)
-    return masked_mean(divergence + F.cross_entropy(pruned_logits, targets, reduction="none"), anchors, over)
+    return masked_mean(divergence + F.cross_entropy(pruned_logits, targets, reduction="none"), anchors, least)
 
 
 def unlabeled_orthogonality_loss(
-    logits: Tensor, pruned_logits: Tensor, anchors: Tensor, temperature: float = 1.0, over: Over = "selected"
+    logits: Tensor, pruned_logits: Tensor, anchors: Tensor, temperature: float = 1.0, least: float = 0.0
 ) -> Tensor:
     """L_odc^u of Eq. 10: (1/M) Σ over unlabelled anchors of KL(p ‖ p_r), M read as their number."""
-    return masked_mean(kl_divergence(logits, pruned_logits, temperature), anchors, over)
+    return masked_mean(kl_divergence(logits, pruned_logits, temperature), anchors, least)

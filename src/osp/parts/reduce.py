@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-Over = Literal["selected", "batch"]
-"""What a mean over some samples is divided by: their number, or that of the whole batch."""
 
+def masked_mean(values: Tensor, mask: Tensor, least: float = 0.0) -> Tensor:
+    """Σ_i m_i v_i / max(Σ_i m_i, least · N): the mean over the selected, counted as no fewer than a share of the batch.
 
-def masked_mean(values: Tensor, mask: Tensor, over: Over = "selected") -> Tensor:
-    """Σ_i m_i v_i / Σ_i m_i, and 0 (with a gradient of 0) where no sample is selected; over the batch Σ_i m_i v_i / N.
-
-    Over several processes the count is the global one, divided by their number because gradients are averaged.
+    With `least` 0 it is the mean over the selected samples alone, and 0 (with a gradient of 0) where there is none;
+    with 1 it is the mean over the batch, those not selected counting as 0. Over several processes the count is the
+    global one, divided by their number because gradients are averaged.
 
     >>> masked_mean(torch.tensor([1.0, 5.0, 9.0]), torch.tensor([True, False, True])).item()
     5.0
     """
     values = values.to(torch.promote_types(values.dtype, torch.float32))  # half precision cannot count far
-    if over == "batch":
+    if least == 1.0:
         return torch.where(mask, values, 0.0).mean()
     count = _over_processes(mask.sum(dtype=values.dtype))
-    return torch.where(mask, values, 0.0).sum() / count.clamp(min=torch.finfo(values.dtype).tiny)
+    return torch.where(mask, values, 0.0).sum() / count.clamp(min=max(least * len(mask), _tiny(values)))
 
 
 def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
@@ -36,7 +33,12 @@ def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
     values = values.to(torch.promote_types(values.dtype, torch.float32))
     weights = weights.detach().to(values.dtype)
     total = _over_processes(weights.sum())
-    return (weights * values).sum() / total.clamp(min=torch.finfo(values.dtype).tiny)
+    return (weights * values).sum() / total.clamp(min=_tiny(values))
+
+
+def _tiny(values: Tensor) -> float:
+    """The smallest divisor: turns 0 / 0 into 0."""
+    return torch.finfo(values.dtype).tiny
 
 
 def _over_processes(total: Tensor) -> Tensor:
