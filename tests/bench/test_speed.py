@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from osp.bench import speed
+from osp.bench.cost import Counter
 from osp.bench.speed import growth, measure, peak_memory, run, step_cost, table
 from osp.bench.workload import CASES, FORMS, AsPublished, Bare, Case, Ours, PillowViews
 
@@ -23,20 +23,6 @@ TINY = Case("cnn", (1, 8, 8), classes=3, batch=4, mu=2, rotation=4, pool=64)
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "set_num_threads", lambda n: None)  # what runs here leaves the test process as it was
     monkeypatch.setitem(CASES, "cnn", TINY)
-
-
-class Counter(nn.Module):
-    """An encoder that counts the images it sees, with and without a graph."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-        self.seen = {True: 0, False: 0}
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        self.seen[torch.is_grad_enabled()] += len(images)
-        found: torch.Tensor = self.inner(images)
-        return found
 
 
 def test_the_median_and_the_spread_are_those_of_the_turns() -> None:
@@ -55,21 +41,19 @@ def test_our_step_and_the_bare_computation_take_the_same_images_through_the_netw
     ours, bare = Ours(TINY, tmp_path), Bare(TINY)
     counted = []
     for form, net in ((ours, ours.loop.method.net), (bare, bare.net)):
-        counter = Counter(net.encoder)
-        net.encoder = counter
+        counter = Counter(net)
         form()
-        counted.append(counter.seen)
-    assert counted[0] == counted[1] == {True: TINY.with_gradient, False: TINY.without_gradient}
+        counted.append(counter.remove())
+    assert counted[0] == counted[1] == {"with gradient": TINY.with_gradient, "without": TINY.without_gradient}
     assert (TINY.with_gradient, TINY.without_gradient) == (4 + 8 + 16, 8)
 
 
 def test_the_published_step_takes_every_image_through_forward_and_backward() -> None:
     published = AsPublished(TINY)
-    counter = Counter(published.net.encoder)
-    published.net.encoder = counter
+    counter = Counter(published.net)
     before = [parameter.detach().clone() for parameter in published.net.parameters()]
     published()
-    assert counter.seen == {True: (4 + 8) + 4 + 8 + 16, False: 0}
+    assert counter.remove() == {"with gradient": (4 + 8) + 4 + 8 + 16, "without": 0}
     assert any(not torch.equal(a, b) for a, b in zip(before, published.net.parameters(), strict=True))
 
 

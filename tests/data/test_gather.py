@@ -38,17 +38,6 @@ def test_take_is_indexing_of_the_concatenation(sizes: list[int], draws: list[int
         assert np.array_equal(taken.numpy(), expected)
 
 
-def test_chunks_are_the_whole_in_pieces() -> None:
-    parts = [pixels(30, 1, 4, 4), pixels(20, 1, 4, 4)]
-    index = RNG.permutation(50)
-    pieces = list(Images(parts).chunks(index, 16))
-    assert [len(piece) for piece in pieces] == [16, 16, 16, 2]
-    assert np.array_equal(torch.cat(pieces).numpy(), np.concatenate(parts)[index])
-    assert list(Images(parts).chunks([], 16)) == []
-    with pytest.raises(ValueError, match="at least 1"):
-        list(Images(parts).chunks(index, 0))
-
-
 def test_read_only_memory_maps_give_ordinary_tensors_without_a_warning(tmp_path: Path) -> None:
     plain = pixels(20, 3, 8, 8)
     np.save(tmp_path / "images.npy", plain)

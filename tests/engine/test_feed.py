@@ -8,7 +8,7 @@ import torch
 
 from osp.data.gather import Images
 from osp.engine import feed
-from osp.engine.feed import DeviceImages, nearest
+from osp.engine.feed import DeviceImages, place
 
 
 @pytest.fixture
@@ -23,10 +23,7 @@ def test_images_on_the_device_are_the_images(images: Images, monkeypatch: pytest
     held = DeviceImages(images, torch.device("cpu"))
     asked = np.array([13, 0, 7, 7, 9])
     assert torch.equal(held.take(asked), images.take(asked))
-    pieces = list(held.chunks(asked, 2))
-    assert [len(piece) for piece in pieces] == [2, 2, 1]
-    assert torch.equal(torch.cat(pieces), images.take(asked))
 
 
 def test_the_host_keeps_the_images_of_a_cpu_run(images: Images) -> None:
-    assert nearest(images, torch.device("cpu")) is images
+    assert place(images, torch.device("cpu")) is images

@@ -304,6 +304,26 @@ class Empty(Base):
     assert RunFolder(run(recipe, tmp_path / "run").path).read_metrics()[0]["looked"] == 1.0
 
 
+def test_a_pass_in_pieces_gives_the_rows_in_their_order(tmp_path: Path) -> None:
+    source = """
+import torch
+from osp.methods.supervised import Supervised as Base
+
+class Looks(Base):
+    def begin_stage(self, step, pool):
+        images, brightness = pool.map(lambda images: (images, images.mean((1, 2, 3))))
+        assert len(images) == self.task.num_unlabeled == 590
+        rows = torch.tensor([589, 0, 255, 256, 511, 512])
+        (chosen,) = pool.map(lambda images: images, rows=rows)
+        assert torch.equal(chosen, images[rows])
+        torch.testing.assert_close(brightness, images.mean((1, 2, 3)))
+        self.log("distinct", float(len(images.unique(dim=0))))
+"""
+    (tmp_path / "looks.py").write_text(source, encoding="utf-8")
+    recipe = small(str(tmp_path / "looks.py"), steps=2, log_every=1, unlabeled=590, ood_ratio=0.0)
+    assert RunFolder(run(recipe, tmp_path / "run").path).read_metrics()[0]["distinct"] > 580
+
+
 def test_a_pass_whose_function_loses_rows_is_refused(tmp_path: Path) -> None:
     source = """
 from osp.methods.supervised import Supervised as Base
@@ -313,7 +333,7 @@ class Loses(Base):
         pool.map(lambda images: self.net(images)[:1])
 """
     (tmp_path / "loses.py").write_text(source, encoding="utf-8")
-    with pytest.raises(ValueError, match="gave 1 rows for [0-9]+ images"):
+    with pytest.raises(ValueError, match=r"gave 1 rows for \d+ images"):
         run(small(str(tmp_path / "loses.py"), steps=2, unlabeled=30), tmp_path / "run")
 
 

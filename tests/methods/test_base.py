@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from osp.methods import Method, Options, Published, Stage, Step, Task, available, get
+from osp.methods import Method, Options, Published, Stage, Step, StreamSpec, Task, available, get
 from osp.methods.base import STAGE_OPTIONS
 from osp.nets import build_network
 from osp.parts.scores import max_softmax_score
@@ -71,6 +71,18 @@ def test_a_stage_takes_the_options_unless_told_otherwise() -> None:
     assert method.stages() == [Stage(lr=0.7, optimizer="adam", warmup=0.05)]
     assert method.stage(lr=0.1, name="late").lr == 0.1
     assert method.stage(lr=0.1, name="late").optimizer == "adam"
+
+
+@pytest.mark.parametrize("views", [("weak", "strong2"), ()])
+def test_the_usual_streams_need_only_their_views(views: tuple[str, ...]) -> None:
+    class Usual(Method):
+        unlabeled_views = views
+
+    method = Usual(Options.model_validate({"batch": 3, "mu": 4}), build_network("cnn", (1, 8, 8), 4), TASK)
+    expected = {"labeled": StreamSpec("labeled", 3, ("weak",))}
+    if views:
+        expected["unlabeled"] = StreamSpec("unlabeled", 12, views)
+    assert method.streams(Stage()) == expected
 
 
 def test_what_a_method_must_define_is_said_by_name() -> None:

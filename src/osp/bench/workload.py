@@ -100,8 +100,8 @@ class MethodStep:
 class Ours(MethodStep):
     """OSP's fine-tuning step."""
 
-    def __init__(self, case: Case, folder: Path, threads: int | None = None) -> None:
-        super().__init__("osp", case, folder, threads, {"rotation_batch": case.rotation})
+    def __init__(self, case: Case, folder: Path) -> None:
+        super().__init__("osp", case, folder, options={"rotation_batch": case.rotation})
 
     def parts(self) -> dict[str, Callable[[], Any]]:
         """Parts of the step that can run by themselves."""
@@ -142,7 +142,7 @@ class Bare:
 
     GROUPS = (32, 64, 128, 256, 10_000)
 
-    def __init__(self, case: Case, folder: Path | None = None, threads: int | None = None) -> None:
+    def __init__(self, case: Case) -> None:
         torch.manual_seed(0)
         self.net = build_network(case.network, case.shape, case.classes).train()
         self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -179,7 +179,7 @@ class AsPublished:
 
     ALPHA, DELTA, TEMPERATURE, THRESHOLD = 0.8, 0.8, 0.4, 0.8
 
-    def __init__(self, case: Case, folder: Path | None = None, threads: int | None = None) -> None:
+    def __init__(self, case: Case) -> None:
         torch.manual_seed(0)
         self.case = case
         self.net: Network = build_network(case.network, case.shape, case.classes).train()
@@ -327,8 +327,9 @@ PILLOW_OPERATIONS: tuple[Callable[[Image.Image, int], Image.Image], ...] = (
 )
 """FixMatch's fourteen, at level v of 10."""
 
-FORMS: dict[str, type[Ours] | type[Bare] | type[AsPublished]] = {
+FORMS: dict[str, Callable[[Case, Path], Callable[[], None]]] = {
     "ours": Ours,
-    "bare": Bare,
-    "as published": AsPublished,
+    "bare": lambda case, folder: Bare(case),
+    "as published": lambda case, folder: AsPublished(case),
 }
+"""The forms by name, for a case and a folder that may be written in."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -50,14 +50,6 @@ class Images:
             if here.size:
                 out[here] = _rows(part, index[here] - (self._ends[number] - len(part)))
         return torch.from_numpy(out)
-
-    def chunks(self, indices: np.ndarray | torch.Tensor | Sequence[int], size: int) -> Iterator[torch.Tensor]:
-        """`take` in pieces of `size`, for passes over more images than should be in memory at once."""
-        if size < 1:
-            raise ValueError(f"chunks of {size} images asked for; at least 1")
-        index = _as_index(indices)
-        for first in range(0, len(index), size):
-            yield self.take(index[first : first + size])
 
 
 def _as_index(indices: np.ndarray | torch.Tensor | Sequence[int]) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
@@ -17,6 +17,7 @@ from osp.data.stream import Stream
 from osp.engine.optim import AveragedWeights
 from osp.errors import UserError
 from osp.methods.base import Batch, Part, Sample, Step, StreamSpec
+from osp.nets import as_tested
 from osp.randomness import generator
 
 POOL_BATCH = 256
@@ -39,18 +40,13 @@ class DeviceImages:
             index = index.pin_memory()
         return self._all[index.to(self._all.device, non_blocking=True)]
 
-    def chunks(self, indices: np.ndarray, size: int) -> Iterator[Tensor]:
-        """`take` in pieces of `size`."""
-        for first in range(0, len(indices), size):
-            yield self.take(indices[first : first + size])
-
 
 COPY_CHUNK = 4096
 DEVICE_SHARE = 0.4
 """Of the free memory of a CUDA device that images may take up."""
 
 
-def nearest(images: Images, device: torch.device) -> Images | DeviceImages:
+def place(images: Images, device: torch.device) -> Images | DeviceImages:
     """The images on the device where they fit, so that no step waits for a copy; else on the host."""
     if device.type != "cuda":
         return images
@@ -62,7 +58,7 @@ class Feed:
     """The parts of the data, the streams a stage draws from them, and full passes over a part."""
 
     def __init__(self, images: Images, split: Split, augmenter: Augmenter, seed: int, device: torch.device) -> None:
-        self.images = nearest(images, device)
+        self.images = place(images, device)
         self.augmenter = augmenter
         self.seed = seed
         self.device = device
@@ -189,26 +185,18 @@ def map_images(
     autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> tuple[Tensor, ...]:
     """Apply a function to images by index in chunks: eval mode, no gradient, results concatenated on the CPU."""
-    modes = [(each, each.training) for each in module.modules()]  # a teacher inside may be in eval mode for good
-    module.eval()
     collected: tuple[Tensor, ...] = ()
-    first = 0
-    try:
-        with torch.no_grad(), autocast():
-            # No images at all go through the function too: it alone knows the shapes of what it gives.
-            for images in feed.images.chunks(index, POOL_BATCH) if len(index) else [feed.images.take(index)]:
-                result = function(feed.plain(images))
-                results = result if isinstance(result, tuple) else (result,)
-                # One tensor for all chunks: thousands of small ones would keep the allocator from giving back memory.
-                collected = collected or tuple(
-                    value.new_empty((len(index), *value.shape[1:]), device="cpu") for value in results
-                )
-                for whole, value in zip(collected, results, strict=True):
-                    if len(value) != len(images):
-                        raise ValueError(f"the function gave {len(value)} rows for {len(images)} images")
-                    whole[first : first + len(images)] = value
-                first += len(images)
-    finally:
-        for each, training in modes:
-            each.training = training
+    with as_tested(module), autocast():
+        # No images at all go through the function too: it alone knows the shapes of what it gives.
+        for first in range(0, max(len(index), 1), POOL_BATCH):
+            images = feed.images.take(index[first : first + POOL_BATCH])
+            result = function(feed.plain(images))
+            results = result if isinstance(result, tuple) else (result,)
+            # One tensor for all chunks: thousands of small ones would keep the allocator from giving back memory.
+            if not collected:
+                collected = tuple(each.new_empty((len(index), *each.shape[1:]), device="cpu") for each in results)
+            for whole, value in zip(collected, results, strict=True):
+                if len(value) != len(images):
+                    raise ValueError(f"the function gave {len(value)} rows for {len(images)} images")
+                whole[first : first + len(images)] = value
     return collected

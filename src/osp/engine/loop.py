@@ -31,7 +31,6 @@ from osp.errors import UserError
 from osp.evaluate.metrics import accuracy, detection, partition_quality
 from osp.methods.base import Batch, ExtraOptimizer, Method, Outputs, Stage, Step
 from osp.nets import BATCH_NORMS, StepDropout
-from osp.parts.scores import MahalanobisScore, NearestScore
 from osp.randomness import key_to_seed
 from osp.recipe import Recipe
 
@@ -271,7 +270,7 @@ class Loop:
     def fit_score(self) -> None:
         """Fit the reported OOD score to the labelled images, where it is one that is fitted."""
         score = self.method.post_hoc
-        if isinstance(score, NearestScore | MahalanobisScore):
+        if score is not None and score.fitted:
             with self.reported_weights():
                 (features,) = map_images(
                     self.method.net.encode, self.method, self.feed, self.feed.index["labeled"], self.fabric.autocast

@@ -242,6 +242,8 @@ class Method(nn.Module):
     reference: ClassVar[str] = ""
     """Authors, title and venue of the paper it comes from."""
     Options: ClassVar[type[Options]] = Options
+    unlabeled_views: ClassVar[tuple[str, ...] | None] = None
+    """Views of the unlabelled images, for a method whose streams are the usual ones; `()` is none of those images."""
     paper: ClassVar[dict[str, Published]] = {}
     """The options of `--preset paper` that differ from the defaults, or that the defaults merely happen to equal."""
     paper_steps: ClassVar[int] = 250_000
@@ -272,8 +274,17 @@ class Method(nn.Module):
         return Stage(**{**common, **changes})
 
     def streams(self, stage: Stage) -> dict[str, StreamSpec]:
-        """The streams of this stage by name."""
-        raise TypeError(f"method {self.name!r} must define streams(stage)")
+        """The streams of this stage by name.
+
+        By default weak views of `batch` labelled images, and `unlabeled_views` of `mu` times as many unlabelled ones.
+        """
+        if self.unlabeled_views is None:
+            raise TypeError(f"method {self.name!r} must define streams(stage), or unlabeled_views")
+        streams = {"labeled": StreamSpec("labeled", self.options.batch, ("weak",))}
+        if self.unlabeled_views:
+            size = self.options.batch * self.options.mu
+            streams["unlabeled"] = StreamSpec("unlabeled", size, self.unlabeled_views)
+        return streams
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         """Named, weighted loss terms of one batch; their sum is what is minimised."""

@@ -33,7 +33,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from osp.methods.base import Batch, ExtraOptimizer, Method, Options, Published, Stage, Step, StreamSpec, Task
+from osp.methods.base import Batch, ExtraOptimizer, Method, Options, Published, Step, Task
 from osp.nets import Network, frozen_batchnorm_statistics
 from osp.parts.reduce import weighted_mean
 
@@ -80,6 +80,7 @@ class DS3L(Method):
     summary = "a weight net learns which unlabelled images help the labelled ones"
     reference = "Guo et al., Safe Deep Semi-Supervised Learning for Unseen-Class Unlabeled Data, ICML 2020"
     Options = DS3LOptions
+    unlabeled_views = ("weak", "weak2")
     mechanism = ("weight_spread",)
     paper_steps = 200_000
     paper = {  # noqa: RUF012
@@ -106,12 +107,6 @@ class DS3L(Method):
             nn.Linear(task.num_classes, options.hidden), nn.ReLU(), nn.Linear(options.hidden, 1), nn.Sigmoid()
         )
         self.looked: Looked | None = None  # by `extra_losses`, for `losses` of the same step
-
-    def streams(self, stage: Stage) -> dict[str, StreamSpec]:
-        return {
-            "labeled": StreamSpec("labeled", self.options.batch, ("weak",)),
-            "unlabeled": StreamSpec("unlabeled", self.options.batch * self.options.mu, ("weak", "weak2")),
-        }
 
     def extra_optimizers(self) -> dict[str, ExtraOptimizer]:
         return {"weight_net": ExtraOptimizer(self.weight_net.parameters(), lr=self.options.weight_lr)}

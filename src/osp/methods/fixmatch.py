@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from osp.methods.base import Batch, Method, Options, Published, Stage, Step, StreamSpec
+from osp.methods.base import Batch, Method, Options, Published, Step
 
 FIXMATCH = "FixMatch paper"
 
@@ -50,6 +50,7 @@ class FixMatch(Method):
     summary = "confident predictions on weak views label the strong views"
     reference = "Sohn et al., FixMatch, NeurIPS 2020"
     Options = FixMatchOptions
+    unlabeled_views = ("weak", "strong")
     mechanism = ("mask_rate",)
     paper = {  # noqa: RUF012
         "batch": Published(64, FIXMATCH),
@@ -65,12 +66,6 @@ class FixMatch(Method):
         "threshold": Published(0.95, FIXMATCH),
         "unlabeled_weight": Published(1.0, FIXMATCH),
     }
-
-    def streams(self, stage: Stage) -> dict[str, StreamSpec]:
-        return {
-            "labeled": StreamSpec("labeled", self.options.batch, ("weak",)),
-            "unlabeled": StreamSpec("unlabeled", self.options.batch * self.options.mu, ("weak", "strong")),
-        }
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         labeled, unlabeled = batch["labeled"], batch["unlabeled"]

@@ -36,7 +36,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from osp.methods.base import Batch, Method, Options, Published, Stage, Step, StreamSpec, Task
+from osp.methods.base import Batch, Method, Options, Published, Step, Task
 from osp.nets import Network
 from osp.parts.gathered import gathered
 from osp.parts.one_vs_all import OneVsAllHead, linear_layers, one_vs_all_loss
@@ -93,6 +93,7 @@ class IOMatch(Method):
     summary = "a classifier with one class more learns inliers and outliers together"
     reference = "Li et al., IOMatch, ICCV 2023"
     Options = IOMatchOptions
+    unlabeled_views = ("weak", "strong")
     mechanism = ("inlier_rate", "open_rate")
     training_only = ("marginals",)
     paper_steps = 2**18
@@ -128,12 +129,6 @@ class IOMatch(Method):
         self.aligns = task.num_classes >= MANY_CLASSES if options.align is None else options.align
         rows = options.align_batches if self.aligns else 0
         self.register_buffer("marginals", torch.zeros(rows, task.num_classes))  # mean prediction of the last batches
-
-    def streams(self, stage: Stage) -> dict[str, StreamSpec]:
-        return {
-            "labeled": StreamSpec("labeled", self.options.batch, ("weak",)),
-            "unlabeled": StreamSpec("unlabeled", self.options.batch * self.options.mu, ("weak", "strong")),
-        }
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         o, labeled, unlabeled = self.options, batch["labeled"], batch["unlabeled"]

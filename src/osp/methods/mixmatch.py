@@ -21,13 +21,12 @@ the partner in a mixture is a labelled image in one of 1 + 2μ cases, and labels
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from osp.methods.base import Batch, Method, Options, Published, Stage, Step, StreamSpec
+from osp.methods.base import Batch, Method, Options, Published, Step
 from osp.nets import frozen_batchnorm_statistics
-from osp.parts.mixing import guess_labels, mix, mixing_weights, mixmatch_losses
+from osp.parts.mixing import guess_labels, mixmatch_losses, mixtures
 
 MIXMATCH = "MixMatch paper"
 
@@ -46,6 +45,7 @@ class MixMatch(Method):
     summary = "guessed labels, and mixtures of labelled and unlabelled images"
     reference = "Berthelot et al., MixMatch, NeurIPS 2019"
     Options = MixMatchOptions
+    unlabeled_views = ("weak", "weak2")
     mechanism = ("mixed_share", "guess_gap")
     paper_steps = 2**20
     paper = {  # noqa: RUF012
@@ -63,22 +63,12 @@ class MixMatch(Method):
         "ramp": Published(16_000 / 2**20, f"{MIXMATCH}: 16,000 of 2^20 steps, from memory"),
     }
 
-    def streams(self, stage: Stage) -> dict[str, StreamSpec]:
-        return {
-            "labeled": StreamSpec("labeled", self.options.batch, ("weak",)),
-            "unlabeled": StreamSpec("unlabeled", self.options.batch * self.options.mu, ("weak", "weak2")),
-        }
-
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         o, labeled, unlabeled = self.options, batch["labeled"], batch["unlabeled"]
         looks = torch.cat([unlabeled["weak"], unlabeled["weak2"]])
         guessed = self.guess(looks)
-        images = torch.cat([labeled["weak"], looks])
-        targets = torch.cat([F.one_hot(labeled.targets, self.task.num_classes).float(), guessed, guessed])
-        weights = mixing_weights(len(images), o.mixing, step.generator("mixing"))
-        order = torch.randperm(len(images), generator=step.generator("order"))
-        mixed, mixed_targets = mix(images, targets, weights, order)
-        cross_entropy, squares = mixmatch_losses(self.net(mixed), mixed_targets, len(labeled.rows))
+        mixed, targets, weights = mixtures(labeled["weak"], labeled.targets, looks, guessed, o.mixing, step.generator)
+        cross_entropy, squares = mixmatch_losses(self.net(mixed), targets, len(labeled.rows))
         self.log("mixed_share", (1 - weights).mean())
         self.log("guess_confidence", guessed.amax(dim=1).mean())
         self.log("guess_gap", self.task.num_classes * squares)

@@ -42,7 +42,7 @@ from torch import Tensor, nn
 from osp.methods.base import Batch, Method, Options, Pool, Published, Stage, Step, StreamSpec, Task
 from osp.nets import Network
 from osp.parts.gathered import gathered
-from osp.parts.mixing import guess_labels, mix, mixing_weights, mixmatch_losses
+from osp.parts.mixing import guess_labels, mixmatch_losses, mixtures
 from osp.parts.partition import otsu_threshold
 
 RELEASE = "MTC release"
@@ -134,7 +134,7 @@ class MTC(Method):
     # Losses
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
-        images, rows = self.domain_images(batch)
+        images, rows = self.domain_images(batch), self.domain_rows(batch)
         if step.stage.name == "domain":
             return {"domain": self.domain_loss(self.net.encode(images), rows)}
         mixed, targets = self.mixtures(batch, step)
@@ -147,12 +147,17 @@ class MTC(Method):
             "guess": self.options.unlabeled_weight * step.linear_ramp(self.options.ramp) * squares,
         }
 
-    def domain_images(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The images for L_d, and their rows among the labelled images followed by the unlabelled ones."""
+    def domain_images(self, batch: Batch) -> Tensor:
+        """The images for L_d."""
         if self.options.draw == "joint":
-            return batch["joint"]["weak"], batch["joint"].rows
-        labeled, pool = batch["labeled"], batch["pool"]
-        return torch.cat([labeled["weak"], pool["weak"]]), torch.cat([labeled.rows, self.task.num_labeled + pool.rows])
+            return batch["joint"]["weak"]
+        return torch.cat([batch["labeled"]["weak"], batch["pool"]["weak"]])
+
+    def domain_rows(self, batch: Batch) -> Tensor:
+        """The rows of those images among the labelled ones followed by the unlabelled ones."""
+        if self.options.draw == "joint":
+            return batch["joint"].rows
+        return torch.cat([batch["labeled"].rows, self.task.num_labeled + batch["pool"].rows])
 
     def domain_loss(self, features: Tensor, rows: Tensor) -> Tensor:
         """L_d."""
@@ -166,18 +171,14 @@ class MTC(Method):
         looks = torch.cat([unlabeled["weak"], unlabeled["weak2"]])
         logits = self.net.classifier(self.net.encode_as_tested(looks))
         guessed = guess_labels(logits.chunk(2), o.temperature)
-        images = torch.cat([labeled["weak"], looks])
-        targets = torch.cat([F.one_hot(labeled.targets, self.task.num_classes).float(), guessed, guessed])
-        weights = mixing_weights(len(images), o.mixing, step.generator("mixing"))
-        order = torch.randperm(len(images), generator=step.generator("order"))
-        return mix(images, targets, weights, order)
+        return mixtures(labeled["weak"], labeled.targets, looks, guessed, o.mixing, step.generator)[:2]
 
     # Soft labels and the selection
 
     def after_step(self, batch: Batch, step: Step) -> None:
         """Note what was predicted; images that were not in the batch keep what they had."""
         assert self.predicted is not None
-        self.latest.index_copy_(0, gathered(self.domain_images(batch)[1]), gathered(self.predicted))
+        self.latest.index_copy_(0, gathered(self.domain_rows(batch)), gathered(self.predicted))
         self.predicted = None
 
     def refresh(self, step: Step, pool: Pool) -> None:

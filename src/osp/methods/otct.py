@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from osp.methods.base import Batch, Method, Options, Published, Stage, Step, StreamSpec
+from osp.methods.base import Batch, Method, Options, Published, Step
 from osp.parts.consistency import sharpened_consistency
 from osp.parts.draws import rand
 from osp.parts.style import stylise
@@ -52,6 +52,7 @@ class OTCT(Method):
     summary = "consistency on all images in the style of labelled ones (reconstruction)"
     reference = "Luo et al., arXiv 2101.08237 (reconstruction: no code is public)"
     Options = OTCTOptions
+    unlabeled_views = ("weak", "strong")
     mechanism = ("style_change", "consistency_rate")
     paper: ClassVar[dict[str, Published]] = {
         "batch": Published(64, UDA),
@@ -66,12 +67,6 @@ class OTCT(Method):
         "temperature": Published(0.4, UDA),
         "unlabeled_weight": Published(1.0, UDA),
     }
-
-    def streams(self, stage: Stage) -> dict[str, StreamSpec]:
-        return {
-            "labeled": StreamSpec("labeled", self.options.batch, ("weak",)),
-            "unlabeled": StreamSpec("unlabeled", self.options.batch * self.options.mu, ("weak", "strong")),
-        }
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         o, labeled, unlabeled = self.options, batch["labeled"], batch["unlabeled"]

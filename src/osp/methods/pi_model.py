@@ -21,10 +21,9 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from osp.methods.base import Batch, Method, Options, Published, Stage, Step, StreamSpec
+from osp.methods._oliver import OLIVER, SEMI_SUPERVISED
+from osp.methods.base import Batch, Method, Options, Published, Step
 from osp.nets import frozen_batchnorm_statistics
-
-OLIVER = "Oliver et al. 2018; the OSP paper does not state its recipe"
 
 
 class PiModelOptions(Options):
@@ -46,26 +45,15 @@ class PiModel(Method):
     summary = "two noisy looks at an unlabelled image must agree"
     reference = "Laine and Aila, Temporal Ensembling for Semi-Supervised Learning, ICLR 2017"
     Options = PiModelOptions
+    unlabeled_views = ("weak", "weak2")
     mechanism = ("look_gap",)
     paper_steps = 500_000
     paper = {  # noqa: RUF012
-        "batch": Published(50, f"{OLIVER} (100 images a step, half of them labelled)"),
-        "mu": Published(1, OLIVER),
-        "optimizer": Published("adam", OLIVER),
+        **SEMI_SUPERVISED,
         "lr": Published(3e-4, OLIVER),
-        "schedule": Published("steps", OLIVER),
-        "drops": Published((0.8,), OLIVER),
-        "drop_factor": Published(0.2, OLIVER),
-        "weight_decay": Published(0.0, OLIVER),
         "unlabeled_weight": Published(20.0, OLIVER),
         "ramp": Published(0.4, f"{OLIVER}: 200,000 of 500,000"),
     }
-
-    def streams(self, stage: Stage) -> dict[str, StreamSpec]:
-        return {
-            "labeled": StreamSpec("labeled", self.options.batch, ("weak",)),
-            "unlabeled": StreamSpec("unlabeled", self.options.batch * self.options.mu, ("weak", "weak2")),
-        }
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         labeled, unlabeled = batch["labeled"], batch["unlabeled"]

@@ -21,10 +21,9 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from osp.methods.base import Batch, Method, Options, Published, Stage, Step, StreamSpec
+from osp.methods._oliver import OLIVER, SEMI_SUPERVISED
+from osp.methods.base import Batch, Method, Options, Published, Step
 from osp.parts.reduce import masked_mean
-
-OLIVER = "Oliver et al. 2018; the OSP paper does not state its recipe"
 
 
 class PseudoLabelOptions(Options):
@@ -51,27 +50,16 @@ class PseudoLabel(Method):
     summary = "the network's confident predictions become labels of the same images"
     reference = "Lee, Pseudo-Label, ICML Workshop on Challenges in Representation Learning 2013"
     Options = PseudoLabelOptions
+    unlabeled_views = ("weak",)
     mechanism = ("mask_rate",)
     paper_steps = 500_000
     paper = {  # noqa: RUF012
-        "batch": Published(50, f"{OLIVER} (100 images a step, half of them labelled)"),
-        "mu": Published(1, OLIVER),
-        "optimizer": Published("adam", OLIVER),
+        **SEMI_SUPERVISED,
         "lr": Published(3e-4, OLIVER),
-        "schedule": Published("steps", OLIVER),
-        "drops": Published((0.8,), OLIVER),
-        "drop_factor": Published(0.2, OLIVER),
-        "weight_decay": Published(0.0, OLIVER),
         "threshold": Published(0.95, f"{OLIVER}; none in Lee 2013"),
         "unlabeled_weight": Published(1.0, OLIVER),
         "ramp": Published(0.4, f"{OLIVER}: 200,000 of 500,000"),
     }
-
-    def streams(self, stage: Stage) -> dict[str, StreamSpec]:
-        return {
-            "labeled": StreamSpec("labeled", self.options.batch, ("weak",)),
-            "unlabeled": StreamSpec("unlabeled", self.options.batch * self.options.mu, ("weak",)),
-        }
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         labeled, unlabeled = batch["labeled"], batch["unlabeled"]

@@ -12,28 +12,21 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from osp.methods.base import Batch, Method, Published, Stage, Step, StreamSpec
-
-OLIVER = "Oliver et al. 2018; the OSP paper does not state its recipe"
+from osp.methods._oliver import OLIVER, OPTIMIZER
+from osp.methods.base import Batch, Method, Published, Step
 
 
 class Supervised(Method):
     name = "supervised"
     summary = "labelled images alone: the baseline"
     reference = "Oliver et al., Realistic Evaluation of Deep SSL Algorithms, NeurIPS 2018"
+    unlabeled_views = ()
     paper_steps = 500_000
     paper = {  # noqa: RUF012
-        "optimizer": Published("adam", OLIVER),
+        **OPTIMIZER,
         "lr": Published(3e-3, OLIVER),
-        "weight_decay": Published(0.0, OLIVER),
         "batch": Published(100, OLIVER),
-        "schedule": Published("steps", OLIVER),
-        "drops": Published((0.8,), OLIVER),
-        "drop_factor": Published(0.2, OLIVER),
     }
-
-    def streams(self, stage: Stage) -> dict[str, StreamSpec]:
-        return {"labeled": StreamSpec("labeled", self.options.batch, ("weak",))}
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         labeled = batch["labeled"]

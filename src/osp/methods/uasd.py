@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from osp.methods.base import Batch, Method, Options, Part, Pool, Published, Stage, Step, StreamSpec, Task
+from osp.methods.base import Batch, Method, Options, Part, Pool, Published, Stage, Step, Task
 from osp.nets import Network
 from osp.parts.gathered import gathered
 from osp.parts.reduce import masked_mean
@@ -64,6 +64,7 @@ class UASD(Method):
     summary = "the mean of past predictions is an image's soft label; flat means are left out"
     reference = "Chen et al., Semi-Supervised Learning under Class Distribution Mismatch, AAAI 2020"
     Options = UASDOptions
+    unlabeled_views = ("weak",)
     mechanism = ("gate_rate",)
     paper_steps = 500_000
     paper = {  # noqa: RUF012
@@ -95,12 +96,6 @@ class UASD(Method):
 
     def stages(self) -> list[Stage]:
         return [self.stage(refresh=self.options.refresh)]
-
-    def streams(self, stage: Stage) -> dict[str, StreamSpec]:
-        return {
-            "labeled": StreamSpec("labeled", self.options.batch, ("weak",)),
-            "unlabeled": StreamSpec("unlabeled", self.options.batch * self.options.mu, ("weak",)),
-        }
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         labeled, unlabeled = batch["labeled"], batch["unlabeled"]

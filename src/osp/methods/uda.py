@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from osp.methods.base import Batch, Method, Options, Published, Stage, Step, StreamSpec
+from osp.methods.base import Batch, Method, Options, Published, Step
 from osp.parts.consistency import sharpened_consistency
 from osp.parts.reduce import masked_mean
 
@@ -74,6 +74,7 @@ class UDA(Method):
     summary = "sharpened confident predictions on weak views are targets for strong views"
     reference = "Xie et al., Unsupervised Data Augmentation for Consistency Training, NeurIPS 2020"
     Options = UDAOptions
+    unlabeled_views = ("weak", "strong")
     mechanism = ("mask_rate",)
     paper_steps = 250_000
     paper = {  # noqa: RUF012
@@ -92,12 +93,6 @@ class UDA(Method):
         "unlabeled_weight": Published(1.0, RELEASE),
         "annealing": Published("off", f"{RELEASE}; an option of the UDA paper"),
     }
-
-    def streams(self, stage: Stage) -> dict[str, StreamSpec]:
-        return {
-            "labeled": StreamSpec("labeled", self.options.batch, ("weak",)),
-            "unlabeled": StreamSpec("unlabeled", self.options.batch * self.options.mu, ("weak", "strong")),
-        }
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         o, labeled, unlabeled = self.options, batch["labeled"], batch["unlabeled"]

@@ -28,12 +28,11 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from osp.methods.base import Batch, Method, Options, Published, Stage, Step, StreamSpec
+from osp.methods._oliver import OLIVER, SEMI_SUPERVISED
+from osp.methods.base import Batch, Method, Options, Published, Step
 from osp.nets import frozen_batchnorm_statistics
 from osp.parts.consistency import kl_divergence
 from osp.parts.draws import randn
-
-OLIVER = "Oliver et al. 2018; the OSP paper does not state its recipe"
 
 
 class VATOptions(Options):
@@ -66,17 +65,12 @@ class VAT(Method):
     summary = "predictions must withstand the worst small perturbation"
     reference = "Miyato et al., Virtual Adversarial Training, TPAMI 2019"
     Options = VATOptions
+    unlabeled_views = ("weak",)
     mechanism = ("adversarial_kl",)
     paper_steps = 500_000
     paper = {  # noqa: RUF012
-        "batch": Published(50, f"{OLIVER} (100 images a step, half of them labelled)"),
-        "mu": Published(1, OLIVER),
-        "optimizer": Published("adam", OLIVER),
+        **SEMI_SUPERVISED,
         "lr": Published(3e-3, OLIVER),
-        "schedule": Published("steps", OLIVER),
-        "drops": Published((0.8,), OLIVER),
-        "drop_factor": Published(0.2, OLIVER),
-        "weight_decay": Published(0.0, OLIVER),
         "epsilon": Published(6.0, f"{OLIVER}: CIFAR-10, whitened; 1 on SVHN"),
         "power_iterations": Published(1, OLIVER),
         "unlabeled_weight": Published(0.3, OLIVER),
@@ -89,12 +83,6 @@ class VAT(Method):
         """ε for images of this size."""
         chosen: float | None = self.options.epsilon
         return chosen if chosen is not None else 6.0 * math.sqrt(math.prod(self.task.shape) / (3 * 32 * 32))
-
-    def streams(self, stage: Stage) -> dict[str, StreamSpec]:
-        return {
-            "labeled": StreamSpec("labeled", self.options.batch, ("weak",)),
-            "unlabeled": StreamSpec("unlabeled", self.options.batch * self.options.mu, ("weak",)),
-        }
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         o, known, images = self.options, batch["labeled"]["weak"], batch["unlabeled"]["weak"]

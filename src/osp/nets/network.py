@@ -84,14 +84,8 @@ class Network(nn.Module):
         weak views alone would be normalised by other statistics than those that the classifier has learned with
         (docs/networks.md).
         """
-        modes = [(module, module.training) for module in self.encoder.modules()]
-        self.encoder.eval()
-        try:
-            with torch.no_grad():
-                return self.encode(images)
-        finally:
-            for module, training in modes:
-                module.training = training
+        with as_tested(self.encoder):
+            return self.encode(images)
 
     def classify(self, features: Tensor) -> Tensor:
         logits: Tensor = self.classifier(self.dropout(features))
@@ -125,15 +119,11 @@ def build_network(name: str | nn.Module, shape: tuple[int, int, int], num_classe
 
 def probe_feature_dim(encoder: nn.Module, shape: tuple[int, int, int]) -> int:
     """Run two blank images through a module of the user's own to learn its feature size."""
-    was_training = encoder.training
-    encoder.eval()
     try:
-        with torch.no_grad():
+        with as_tested(encoder):
             features = encoder(torch.zeros(2, *shape))
     except Exception as error:
         raise UserError(f"The network does not accept images of shape {shape}: {error}") from error
-    finally:
-        encoder.train(was_training)
     if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
         got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise UserError(f"The network must turn 2 images into 2 feature vectors (2×D); it gave {got}.")
@@ -156,6 +146,19 @@ def batchnorm_momentum(steps: int) -> float:
     (0.001, 0.01, 0.1)
     """
     return min(0.1, max(0.001, 50 / max(steps, 1)))
+
+
+@contextmanager
+def as_tested(module: nn.Module) -> Iterator[None]:
+    """Inside, the module is in evaluation mode and no graph is kept; afterwards each part is in the mode it had."""
+    modes = [(each, each.training) for each in module.modules()]  # a teacher inside may be in eval mode for good
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for each, training in modes:
+            each.training = training
 
 
 @contextmanager

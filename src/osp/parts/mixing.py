@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -42,6 +42,26 @@ def mix(images: Tensor, targets: Tensor, weights: Tensor, order: Tensor) -> tupl
     for_images = weights.to(images.dtype).view(-1, *[1] * (images.ndim - 1))
     for_targets = weights.to(targets.dtype)[:, None]
     return torch.lerp(images[order], images, for_images), torch.lerp(targets[order], targets, for_targets)
+
+
+def mixtures(
+    labeled: Tensor,
+    labels: Tensor,
+    looks: Tensor,
+    guessed: Tensor,
+    a: float,
+    draws: Callable[[str], torch.Generator],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """MixMatch's step: W = [labelled; first views; second views] mixed with itself in another order, targets likewise.
+
+    `looks` holds both views of the unlabelled images, one after the other, `guessed` their common labels; `draws` gives
+    a generator by name. Returns mixed images, their soft targets, and the weights λ'.
+    """
+    images = torch.cat([labeled, looks])
+    targets = torch.cat([F.one_hot(labels, guessed.shape[1]).float(), guessed, guessed])
+    weights = mixing_weights(len(images), a, draws("mixing"))
+    order = torch.randperm(len(images), generator=draws("order"))
+    return *mix(images, targets, weights, order), weights
 
 
 def mixmatch_losses(logits: Tensor, targets: Tensor, labeled: int) -> tuple[Tensor, Tensor]:

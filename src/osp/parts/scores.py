@@ -41,7 +41,20 @@ def energy_score(logits: Tensor, temperature: float = 1.0) -> Tensor:
     return -temperature * (logits / temperature).logsumexp(dim=1)
 
 
-class LogitScore(nn.Module):
+class PostHocScore(nn.Module):
+    """Scores of images from their features and logits."""
+
+    fitted = False
+    """Whether the score is fitted to the features of the labelled images before it is used."""
+
+    def fit(self, features: Tensor, labels: Tensor) -> None:
+        """Learn from the features of the labelled images, where the score is one that does."""
+
+    def forward(self, features: Tensor, logits: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class LogitScore(PostHocScore):
     """One of the scores that need the logits alone."""
 
     def __init__(self, name: str) -> None:
@@ -52,9 +65,10 @@ class LogitScore(nn.Module):
         return self.function(logits)
 
 
-class NearestScore(nn.Module):
+class NearestScore(PostHocScore):
     """Distance to the k-th nearest labelled feature; with few labels the k is at most their number."""
 
+    fitted = True
     known: Tensor
 
     def __init__(self, feature_dim: int, k: int = 5) -> None:
@@ -71,13 +85,14 @@ class NearestScore(nn.Module):
         return (2 - 2 * kth).clamp(min=0).sqrt()
 
 
-class MahalanobisScore(nn.Module):
+class MahalanobisScore(PostHocScore):
     """min_c (z - m_c)ᵀ Σ⁻¹ (z - m_c) with Σ the covariance within classes.
 
     Labels may be fewer than features, and Σ then singular: it is shrunk towards a multiple of the identity by Ledoit
     and Wolf's rule.
     """
 
+    fitted = True
     means: Tensor
     precision: Tensor
 
@@ -106,7 +121,7 @@ class MahalanobisScore(nn.Module):
         return squared.amin(dim=1)
 
 
-def post_hoc_score(name: str, feature_dim: int, num_classes: int) -> LogitScore | NearestScore | MahalanobisScore:
+def post_hoc_score(name: str, feature_dim: int, num_classes: int) -> PostHocScore:
     """The score of this name."""
     if name == "knn":
         return NearestScore(feature_dim)
