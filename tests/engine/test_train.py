@@ -312,8 +312,8 @@ from osp.methods.supervised import Supervised as Base
 class Looks(Base):
     def begin_stage(self, step, pool):
         images, brightness = pool.map(lambda images: (images, images.mean((1, 2, 3))))
-        assert len(images) == self.task.num_unlabeled == 590
-        rows = torch.tensor([589, 0, 255, 256, 511, 512])
+        assert len(images) == self.task.num_unlabeled > 560
+        rows = torch.tensor([560, 0, 255, 256, 511, 512])
         (chosen,) = pool.map(lambda images: images, rows=rows)
         assert torch.equal(chosen, images[rows])
         torch.testing.assert_close(brightness, images.mean((1, 2, 3)))
@@ -321,7 +321,7 @@ class Looks(Base):
 """
     (tmp_path / "looks.py").write_text(source, encoding="utf-8")
     recipe = small(str(tmp_path / "looks.py"), steps=2, log_every=1, unlabeled=590, ood_ratio=0.0)
-    assert RunFolder(run(recipe, tmp_path / "run").path).read_metrics()[0]["distinct"] > 580
+    assert RunFolder(run(recipe, tmp_path / "run").path).read_metrics()[0]["distinct"] > 560
 
 
 def test_a_pass_whose_function_loses_rows_is_refused(tmp_path: Path) -> None:

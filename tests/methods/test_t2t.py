@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def test_consistency_from_all_leaves_the_stream_alone(seen: list[dict[str, Any]]
 
 
 def test_the_log_and_the_result_tell_of_the_partition(tmp_path: Path) -> None:
-    finished = run(short("t2t", eval_every=20), tmp_path / "run")
+    finished = run(short("t2t", eval_every=20, options={"refresh": 0.1}), tmp_path / "run")
     kept = state(finished.path)["method/kept_rows"].float().mean().item()
     shares = [line["kept_share"] for line in logged(finished) if "kept_share" in line]
     assert len(shares) == 10
@@ -196,3 +197,12 @@ def test_pre_training_and_fine_tuning_share_the_run() -> None:
     pretraining, finetuning = by_hand(T2T, pretrain_share=0.25, pretrain_lr=0.1, lr=0.01, refresh=0.2).stages()
     assert (pretraining.share, pretraining.lr, pretraining.refresh) == (0.25, 0.1, None)
     assert (finetuning.share, finetuning.lr, finetuning.refresh) == (0.75, 0.01, 0.2)
+
+
+@pytest.mark.parametrize(("steps", "unlabeled", "share"), [(1500, 800, 0.1), (3000, 24_000, 0.134), (100, 10**6, 1.0)])
+def test_passes_over_a_large_pool_are_fewer(steps: int, unlabeled: int, share: float) -> None:
+    """A step of 64 + 320 + 256 images with a gradient and 320 without counts as 3 * 640 + 320 = 2,240 images."""
+    method = by_hand(T2T)
+    method.task = replace(method.task, steps=steps, num_unlabeled=unlabeled)
+    assert method.stages()[1].refresh == pytest.approx(share, abs=1e-3)
+    assert 30 * unlabeled / (2240 * 0.8 * steps) == pytest.approx(share, abs=1e-3) or share in (0.1, 1.0)

@@ -74,6 +74,18 @@ def test_directions_span_what_the_singular_vectors_span() -> None:
     assert torch.equal(principal_directions(features, 20), torch.eye(20))
 
 
+def test_directions_of_many_features_are_close_to_the_leading_ones() -> None:
+    """What the best five-hundredths of the directions explain, they explain but for a hundredth."""
+    draws = torch.Generator().manual_seed(0)
+    features = torch.randn(1000, 600, generator=draws) * torch.logspace(0, -2, 600)
+    features = features @ torch.linalg.qr(torch.randn(600, 600, generator=draws)).Q
+    found = principal_directions(features, 30)
+    torch.testing.assert_close(found.T @ found, torch.eye(30), atol=1e-5, rtol=0)
+    best = (torch.linalg.svdvals(features)[:30] ** 2).sum()
+    assert ((features @ found) ** 2).sum() > 0.99 * best
+    assert torch.equal(found, principal_directions(features, 30))
+
+
 def test_neighbours_are_looked_for_in_single_precision_also_under_autocast() -> None:
     draws = torch.Generator().manual_seed(0)
     labeled, references = torch.randn(5, 30, generator=draws), torch.randn(200, 30, generator=draws)

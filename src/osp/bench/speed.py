@@ -82,7 +82,8 @@ def step_cost(case: Case, folder: Path, repeats: int, say: Say) -> dict[str, Any
     ours.refresh()
     refresh = time.perf_counter() - started
     step = forms["ours"]["median"]
-    steps, refreshes = default_steps("mnist" if case.shape[0] == 1 else "cifar100", "cpu"), 10
+    steps = default_steps("mnist" if case.shape[0] == 1 else "cifar100", "cpu")
+    passes = ours.passes(steps)
     return {
         "images": {"with gradient": case.with_gradient, "without": case.without_gradient},
         "best groups of the bare computation": {"forward": bare.groups[0], "forward and backward": bare.groups[1]},
@@ -94,7 +95,8 @@ def step_cost(case: Case, folder: Path, repeats: int, say: Say) -> dict[str, Any
         "pool pass": {
             "images": case.pool,
             "seconds": refresh,
-            f"share of a run of {steps} steps": refreshes * refresh / (steps * step + refreshes * refresh),
+            "passes": passes,
+            f"share of a run of {steps} steps": passes * refresh / (steps * step + passes * refresh),
         },
     }
 

@@ -24,6 +24,7 @@ from osp.engine.devices import open_fabric
 from osp.engine.folder import RunFolder
 from osp.engine.loop import Loop
 from osp.engine.progress import Silent
+from osp.engine.schedule import Timetable, refreshes
 from osp.engine.train import build_loop
 from osp.nets import Network, build_network
 from osp.parts.matching import MatchingHead
@@ -102,6 +103,13 @@ class Ours(MethodStep):
 
     def __init__(self, case: Case, folder: Path) -> None:
         super().__init__("osp", case, folder, options={"rotation_batch": case.rotation})
+
+    def passes(self, steps: int) -> int:
+        """Over the pool, in a run of this length."""
+        method = self.loop.method
+        asked = type(method)(method.options, method.net, replace(method.task, steps=steps))
+        timetable = Timetable.make(asked.stages(), steps, seed=0)
+        return sum(refreshes(timetable.step(index)) for index in range(steps))
 
     def parts(self) -> dict[str, Callable[[], Any]]:
         """Parts of the step that can run by themselves."""

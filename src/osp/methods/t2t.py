@@ -57,7 +57,12 @@ class T2TOptions(Options):
         description="share of the batch that confident images count as, at least, in the means L_u and L_odc",
     )
     ramp: float = Field(0.2, ge=0, le=1, description="share of fine-tuning over which the unlabelled terms rise")
-    refresh: float = Field(0.1, gt=0, le=1, description="share of fine-tuning between two partitions of the pool")
+    refresh: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="share of fine-tuning between two partitions of the pool; default: a tenth, or more for a large pool",
+    )
     joint_weak: bool = Field(
         False, description="weak views in one pass with the others: joint batch statistics, and a graph nobody needs"
     )
@@ -81,6 +86,8 @@ class T2TOptions(Options):
 
 
 NONE = torch.empty(0)
+PASSES = 1 / 30
+"""Cost of passes over the pool, in images, as a share of that of the steps; see `T2T.refresh_share`."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +171,21 @@ class T2T(Method):
             schedule=o.pretrain_schedule,
             drops=o.pretrain_drops,
         )
-        return [pretraining, self.stage(name="finetune", share=1 - o.pretrain_share, refresh=o.refresh)]
+        return [pretraining, self.stage(name="finetune", share=1 - o.pretrain_share, refresh=self.refresh_share())]
+
+    def refresh_share(self) -> float:
+        """The share of fine-tuning between two partitions: a tenth, or more where passes over the pool would cost much.
+
+        The images that passes encode are at most `PASSES` of those that the steps encode, one that needs a gradient
+        counting as three.
+        """
+        o = self.options
+        if o.refresh is not None:
+            return float(o.refresh)
+        step = 3 * (o.batch * (1 + o.mu) + 4 * o.rotation_batch) + o.batch * o.mu
+        finetuning = self.task.steps * (1 - o.pretrain_share)
+        least = self.task.num_unlabeled / (PASSES * step * finetuning)
+        return float(min(max(0.1, least), 1.0))
 
     def streams(self, stage: Stage) -> dict[str, StreamSpec]:
         o = self.options

@@ -48,11 +48,19 @@ def unit_rows(features: Tensor) -> Tensor:
     return torch.nn.functional.normalize(features, dim=1)
 
 
-def principal_directions(features: Tensor, dim: int) -> Tensor:
-    """The D×dim leading eigenvectors of the (uncentred) second-moment matrix; the identity where D is small already."""
+def principal_directions(features: Tensor, dim: int, rounds: int = 4) -> Tensor:
+    """The D×dim leading eigenvectors of the (uncentred) second-moment matrix; the identity where D is small already.
+
+    Found by subspace iteration, Q <- orth(Xᵀ X Q), from a fixed start and with a few directions to spare: with D in the
+    thousands all eigenvectors would cost as much as the pass over the pool.
+    """
     size = features.shape[1]
     if size <= dim:
         return torch.eye(size, device=features.device)
-    moments = (features.T @ features).double()
-    leading: Tensor = torch.linalg.eigh(moments).eigenvectors[:, -dim:]
-    return leading.to(features.dtype)
+    start = torch.randn(size, min(dim + 16, size), generator=torch.Generator().manual_seed(0))
+    basis: Tensor = start.to(features)
+    for _ in range(rounds):
+        basis = torch.linalg.qr(features.T @ (features @ basis)).Q
+    seen = features @ basis
+    rotation: Tensor = torch.linalg.eigh((seen.T @ seen).double()).eigenvectors[:, -dim:]
+    return basis @ rotation.to(features.dtype)
