@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from osp.parts import prune
+from osp.parts.pruning import prune, pruned_logits
 
 
 def pairs(n: int = 50, dim: int = 16, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
@@ -50,6 +50,26 @@ def test_the_two_parts_are_those_of_proposition_1() -> None:
     torch.testing.assert_close((z_a * z_b).sum(1), torch.zeros(len(z), dtype=z.dtype))
     torch.testing.assert_close(z_b / z_b.norm(dim=1, keepdim=True), cosine.sign()[:, None] * o / o.norm(dim=1)[:, None])
     torch.testing.assert_close(prune(z, o, 0.8), z_a + 0.2 * z_b)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.8, 1.0])
+def test_the_logits_of_pruned_features_need_no_pruned_features(alpha: float) -> None:
+    draws = torch.Generator().manual_seed(0)
+    classifier = torch.nn.Linear(9, 4)
+    z, o = torch.randn(7, 9, generator=draws), torch.randn(7, 9, generator=draws)
+    o[2] = 0.0
+    weights = torch.randn(7, 4, generator=draws)
+    values, gradients = [], []
+    for form in (
+        lambda z: classifier(prune(z, o, alpha)),
+        lambda z: pruned_logits(classifier, classifier(z), z, o, alpha),
+    ):
+        leaf = z.clone().requires_grad_()
+        logits = form(leaf)
+        values.append(logits.detach())
+        gradients.append(torch.autograd.grad((logits * weights).sum(), [leaf, *classifier.parameters()]))
+    torch.testing.assert_close(values[0], values[1], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-5, atol=1e-6)
 
 
 def test_no_gradient_reaches_the_ood_feature() -> None:

@@ -33,7 +33,7 @@ from osp.parts.orthogonality import (
     unlabeled_anchors,
     unlabeled_orthogonality_loss,
 )
-from osp.parts.pruning import prune
+from osp.parts.pruning import pruned_logits
 
 UNSTATED = "not stated; "
 
@@ -136,11 +136,13 @@ class OSP(T2T):
         labeled_logits = self.net.classifier(encoded.labeled)
         unlabeled_anchor, predicted = unlabeled_anchors(encoded.weak_logits, o.delta)
         anchors = torch.cat([labeled_anchors(labeled_logits, targets, o.delta), unlabeled_anchor])
-        features = torch.cat([encoded.labeled, encoded.weak if self.weak_graph else encoded.strong])
         partners, found = self.partners(torch.cat([targets, predicted]), step)
-        pruned_logits = self.net.classifier(prune(features, partners, o.alpha))
         usable, n = anchors & found, len(targets)
-        unlabeled_logits = self.net.classifier(encoded.weak) if self.weak_graph else encoded.weak_logits
+        to_prune = encoded.weak if self.weak_graph else encoded.strong
+        its_logits = self.net.classifier(to_prune)
+        pruned_labeled = pruned_logits(self.net.classifier, labeled_logits, encoded.labeled, partners[:n], o.alpha)
+        pruned_unlabeled = pruned_logits(self.net.classifier, its_logits, to_prune, partners[n:], o.alpha)
+        unlabeled_logits = its_logits if self.weak_graph else encoded.weak_logits
         if o.stop_gradient:
             labeled_logits, unlabeled_logits = labeled_logits.detach(), unlabeled_logits.detach()
         self.log("anchors_pruned", usable.float().mean())
@@ -149,12 +151,12 @@ class OSP(T2T):
         return {
             "odc_l": o.odc_labeled
             * labeled_orthogonality_loss(
-                labeled_logits, pruned_logits[:n], targets, usable[:n], o.odc_temperature, o.least_share
+                labeled_logits, pruned_labeled, targets, usable[:n], o.odc_temperature, o.least_share
             ),
             "odc_u": o.odc_unlabeled
             * step.linear_ramp(o.ramp)
             * unlabeled_orthogonality_loss(
-                unlabeled_logits, pruned_logits[n:], usable[n:], o.odc_temperature, o.least_share
+                unlabeled_logits, pruned_unlabeled, usable[n:], o.odc_temperature, o.least_share
             ),
         }
 
@@ -187,8 +189,6 @@ class OSP(T2T):
             features, rows = self.net.encode(images), chosen[done : done + len(images)]
             self.bank.push(features, predicted[rows], ids=rows)
             done += len(images)
-            return features.new_empty(
-                len(images), 0
-            )  # nothing is wanted back: the features of a large pool would not fit
+            return features.new_empty(len(images), 0)  # the features of a large pool would not fit
 
         pool.map(push, rows=chosen)

@@ -61,7 +61,7 @@ class T2TOptions(Options):
         None,
         gt=0,
         le=1,
-        description="share of fine-tuning between two partitions of the pool; default: a tenth, or more for a large pool",
+        description="share of fine-tuning between two partitions of the pool; default: 0.1, or more for a large pool",
     )
     joint_weak: bool = Field(
         False, description="weak views in one pass with the others: joint batch statistics, and a graph nobody needs"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 
 def prune(features: Tensor, ood_features: Tensor, alpha: float = 0.8) -> Tensor:
@@ -15,8 +16,29 @@ def prune(features: Tensor, ood_features: Tensor, alpha: float = 0.8) -> Tensor:
     >>> prune(torch.tensor([[3.0, 4.0]]), torch.tensor([[2.0, 0.0]]), alpha=1.0).tolist()
     [[0.0, 4.0]]
     """
-    wide = torch.promote_types(features.dtype, torch.float32)  # squares overflow half precision
-    z, ood = features.to(wide), ood_features.detach().to(wide)
-    along = torch.linalg.vecdot(z, ood).unsqueeze(-1)
-    squared_norm = torch.linalg.vecdot(ood, ood).unsqueeze(-1).clamp(min=torch.finfo(wide).tiny)
-    return torch.addcmul(z, along / squared_norm, ood, value=-alpha).to(features.dtype)
+    z, ood = _wide(features), _wide(ood_features.detach())
+    return torch.addcmul(z, _share(z, ood), ood, value=-alpha).to(features.dtype)
+
+
+def pruned_logits(
+    classifier: nn.Linear, logits: Tensor, features: Tensor, ood_features: Tensor, alpha: float = 0.8
+) -> Tensor:
+    """F(z_r) = F(z) - α (z·o / ‖o‖²) W o for a linear classifier F(z) = W z + b, whose logits of z are given.
+
+    The same as `classifier(prune(features, ood_features, alpha))` without making the pruned features: they are wide.
+    """
+    z, ood = _wide(features), _wide(ood_features.detach())
+    shadow = F.linear(ood, classifier.weight)
+    return torch.addcmul(logits.to(z.dtype), _share(z, ood), shadow.to(z.dtype), value=-alpha)
+
+
+def _share(z: Tensor, ood: Tensor) -> Tensor:
+    """z·o / ‖o‖², row by row, N×1."""
+    along, squared_norm = torch.linalg.vecdot(z, ood), torch.linalg.vecdot(ood, ood)
+    share: Tensor = along / squared_norm.clamp(min=torch.finfo(z.dtype).tiny)
+    return share.unsqueeze(-1)
+
+
+def _wide(features: Tensor) -> Tensor:
+    """In single precision at least: squares overflow half precision."""
+    return features.to(torch.promote_types(features.dtype, torch.float32))
