@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ def run(folder: Path, *arguments: str, code: int = 0) -> subprocess.CompletedPro
     return done
 
 
-def result_of(folder: Path) -> dict[str, object]:
+def result_of(folder: Path) -> dict[str, Any]:
     result = json.loads((folder / "result.json").read_text("utf-8"))
     assert isinstance(result, dict)
     return result
@@ -171,5 +172,8 @@ def test_the_demo_trains_two_methods_and_leaves_earlier_runs_alone(tmp_path: Pat
         assert isinstance(accuracy, float)
         assert accuracy > 80, name  # chance is 17
         assert f"{accuracy:.1f} %" in done.stdout
+    gain = {name: results["osp"][name] - results["supervised"][name] for name in ("accuracy", "auroc")}
+    assert gain["accuracy"] > 1  # the pool teaches something, and which images are foreign more than that
+    assert gain["auroc"] > 5
     (picture,) = [word for word in done.stdout.split() if word.endswith("result.png")]
     assert (tmp_path / picture).stat().st_size > 10_000

@@ -97,18 +97,19 @@ def demo(
     ),
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
 ) -> None:
-    """Train on embedded digits in seconds: 60 labels, a pool of which 60 % is none of the six classes.
+    """Train on embedded digits in seconds: 30 labels, a pool of which 60 % is none of the six classes.
 
     Example: `osp demo --out runs/first`
     """
     from osp.recipe import Recipe
 
-    recipes = [Recipe(data="digits", method=name, scale="demo", seed=seed) for name in ("supervised", DEMO_METHOD)]
+    common: dict[str, Any] = {"data": "digits", "scale": "demo", "labels_per_class": DEMO_LABELS, "seed": seed}
+    recipes = [Recipe(method=name, **common) for name in ("supervised", DEMO_METHOD)]
     number, free = 1, out
     while free.is_dir() and any(free.iterdir()):
         number += 1
         free = out.with_name(f"{out.name}-{number}")
-    print("Digits 0 to 5, ten labelled images each; a pool of unlabelled digits, 60 % of which are 6 to 9.", flush=True)
+    print(f"Digits 0 to 5, {DEMO_LABELS} labelled images each; a pool of unlabelled digits, 60 % of which are 6 to 9.")
     results = []
     for part, recipe in enumerate(recipes, start=1):
         print(f"\n{part} of {len(recipes)}: {recipe.method}", flush=True)
@@ -123,6 +124,7 @@ def demo(
 
 
 DEMO_METHOD = "osp"
+DEMO_LABELS = 5
 
 SET_HELP = "Any other field of the recipe or option of the method, e.g. `--set lr=0.01`; repeatable."
 

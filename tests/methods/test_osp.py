@@ -317,6 +317,7 @@ def test_remedies_of_our_own_are_off_in_the_paper_preset() -> None:
         "otsu",
     )
     assert (options["score_memory"], options["doubtful"], options["warmup"], options["clip"]) == (0.0, 0.0, 0.0, None)
+    assert (options["ema"], options["least_share"], options["joint_weak"]) == (None, 0.0, True)
 
 
 def test_it_learns_digits_and_tells_them_from_others_with_its_bank_in_use(tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ class OSP(T2T):
         "pretrain_schedule": Published("cosine-7/16", "paper: cosine; 7/16 as in the release"),
         "lr": Published(0.001),
         "schedule": Published("cosine-7/16", "paper: cosine; 7/16 as in the release"),
+        "ema": Published(None, UNSTATED + "release"),
         "optimizer": Published("sgd"),
         "momentum": Published(0.9),
         "nesterov": Published(True, UNSTATED + "release"),
