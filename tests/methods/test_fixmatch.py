@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,15 +18,6 @@ from osp.nets import build_network
 
 TASK = Task(num_classes=3, shape=(1, 8, 8), num_labeled=6, num_unlabeled=40, num_val=0)
 STEP = Step(0, 1, Stage(), 0, 0, 1, seed=0)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """These batches are too small for more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def build(**options: float | None) -> Method:

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
-import torch
 
 import osp
 from osp import Recipe, UserError
 from osp.engine.train import train
 from osp.methods import Method, available, get, registry
 from osp.methods.supervised import Supervised
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """These batches are too small for more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
 
 MINE = """
 from __future__ import annotations
@@ -60,7 +48,7 @@ def test_the_methods_of_the_package_are_its_files() -> None:
     stems = {path.stem for path in folder.glob("*.py")}
     files = {stem.replace("_", "-") for stem in stems if not stem.startswith("_")} - {"base", "registry"}
     assert set(available()) >= files
-    assert not any(name.startswith("-") for name in available())  # what methods share, such as _oliver.py, is none
+    assert not any(name.startswith("-") for name in available())  # what methods share, such as _published.py, is none
     assert {"fixmatch", "supervised"} <= files
     assert get("supervised") is Supervised
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,15 +14,6 @@ from osp.methods import Sample, Stage, Step, Task, get
 from osp.nets import build_network
 
 TASK = Task(num_classes=3, shape=(1, 8, 8), num_labeled=6, num_unlabeled=4, num_val=0)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """These batches are too small for more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_the_loss_is_the_mean_cross_entropy_of_the_weak_views() -> None:

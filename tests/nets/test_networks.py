@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -19,15 +17,6 @@ from osp.nets import (
     set_batchnorm_momentum,
 )
 from osp.nets.backbones import PreActivationBlock
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """These batches are too small for more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def parameters(module: nn.Module) -> int:

@@ -36,6 +36,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from osp.methods._published import fixmatch_optimizer
 from osp.methods.base import Batch, Method, Options, Published, Step, Task
 from osp.nets import Network
 from osp.parts.gathered import gathered
@@ -98,16 +99,10 @@ class IOMatch(Method):
     training_only = ("marginals",)
     paper_steps = 2**18
     paper: ClassVar[dict[str, Published]] = {
+        **fixmatch_optimizer(RELEASE),
         "batch": Published(64, PAPER),
         "mu": Published(7, PAPER),
-        "optimizer": Published("sgd", RELEASE),
-        "lr": Published(0.03, RELEASE),
-        "momentum": Published(0.9, RELEASE),
-        "nesterov": Published(True, RELEASE),
         "weight_decay": Published(5e-4, f"{RELEASE} (1e-3 on CIFAR-100)"),
-        "decay_all": Published(False, RELEASE),
-        "schedule": Published("cosine-7/16", RELEASE),
-        "ema": Published(0.999, RELEASE),
         "threshold": Published(0.95, PAPER),
         "open_threshold": Published(0.5, PAPER),
         "binary_weight": Published(1.0, PAPER),

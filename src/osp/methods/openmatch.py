@@ -34,6 +34,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from osp.methods._published import fixmatch_optimizer
 from osp.methods.base import Batch, Method, Options, Pool, Published, Stage, Step, StreamSpec, Task
 from osp.methods.fixmatch import pseudo_label_loss
 from osp.nets import Network
@@ -60,16 +61,8 @@ class OpenMatch(Method):
     mechanism = ("kept_share", "mask_rate")
     paper_steps = 2**19
     paper: ClassVar[dict[str, Published]] = {
-        "batch": Published(64, RELEASE),
+        **fixmatch_optimizer(RELEASE),
         "mu": Published(2, RELEASE),
-        "optimizer": Published("sgd", RELEASE),
-        "lr": Published(0.03, RELEASE),
-        "momentum": Published(0.9, RELEASE),
-        "nesterov": Published(True, RELEASE),
-        "weight_decay": Published(5e-4, RELEASE),
-        "decay_all": Published(False, RELEASE),
-        "schedule": Published("cosine-7/16", RELEASE),
-        "ema": Published(0.999, RELEASE),
         "select_from": Published(10 / 512, "paper: from epoch 10 on; of 512 in the release"),
         "refresh": Published(1 / 502, f"{RELEASE}: every epoch"),
         "threshold": Published(0.0, f"{RELEASE}: its scripts set none"),

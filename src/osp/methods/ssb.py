@@ -35,6 +35,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from osp.methods._published import fixmatch_optimizer
 from osp.methods.base import Batch, Method, Options, Pool, Published, Sample, Stage, Step, StreamSpec, Task
 from osp.methods.fixmatch import pseudo_label_loss
 from osp.nets import Network
@@ -85,16 +86,8 @@ class SSB(Method):
     mechanism = ("mask_rate", "negative_rate")
     paper_steps = 2**19
     paper: ClassVar[dict[str, Published]] = {
-        "batch": Published(64, RELEASE),
+        **fixmatch_optimizer(RELEASE),
         "mu": Published(2, RELEASE),
-        "optimizer": Published("sgd", RELEASE),
-        "lr": Published(0.03, RELEASE),
-        "momentum": Published(0.9, RELEASE),
-        "nesterov": Published(True, RELEASE),
-        "weight_decay": Published(5e-4, RELEASE),
-        "decay_all": Published(False, RELEASE),
-        "schedule": Published("cosine-7/16", RELEASE),
-        "ema": Published(0.999, RELEASE),
         "hidden": Published(1024, f"{RELEASE} (4,096 on ImageNet-30)"),
         "detector_share": Published(37 / 512, f"{RELEASE}: 37 of 512 epochs"),
         "detector_steps": Published(0, "off: not in the publication"),

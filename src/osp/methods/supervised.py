@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from osp.methods._oliver import OLIVER, OPTIMIZER
+from osp.methods._published import OLIVER, OPTIMIZER
 from osp.methods.base import Batch, Method, Published, Step
 
 

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from osp.methods._oliver import OLIVER, SEMI_SUPERVISED
+from osp.methods._published import OLIVER, SEMI_SUPERVISED
 from osp.methods.base import Batch, Method, Options, Published, Step
 from osp.nets import frozen_batchnorm_statistics
 from osp.parts.consistency import kl_divergence

@@ -10,6 +10,7 @@ import numpy as np
 
 from osp.data.imageset import ImageSet
 from osp.data.sources.base import Request, SourceInfo, check_labels, find_folder, resized, variant_of
+from osp.data.sources.packed import unpack_or_fetch
 from osp.errors import UserError
 
 PIXELS = 3 * 32 * 32
@@ -129,15 +130,9 @@ def _find(name: str, root: Path) -> tuple[Layout, Path] | None:
 
 
 def _unpack_or_fetch(name: str, request: Request) -> tuple[Layout, Path]:
-    from osp.data.download import download
-    from osp.data.sources.packed import unpack
-
     layouts = LAYOUTS[name]
-    layout = next((layout for layout in layouts if (request.root / layout.archive).is_file()), None)
-    if layout is None:
-        layout = layouts[0]
-        download(name, request.root, progress=request.progress)
-    return layout, unpack(request.root / layout.archive, layout.folder, layout.archive_md5, request.progress)
+    layout = next((layout for layout in layouts if (request.root / layout.archive).is_file()), layouts[0])
+    return layout, unpack_or_fetch(name, request, layout.archive, layout.folder, layout.archive_md5)
 
 
 def _read(path: Path, layout: Layout, classes: int) -> tuple[np.ndarray, np.ndarray]:

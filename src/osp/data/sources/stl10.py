@@ -23,6 +23,7 @@ from osp.data.sources.base import (
     moments_of_histogram,
     variant_of,
 )
+from osp.data.sources.packed import unpack_or_fetch
 from osp.errors import UserError
 
 FOLDER, ARCHIVE, ARCHIVE_MD5 = "stl10_binary", "stl10_binary.tar.gz", "91f7769df0f17e558f3565bffb0c7dfb"
@@ -42,14 +43,7 @@ CHUNK = 250
 
 def load(name: str, request: Request) -> tuple[ImageSet, ImageSet | None]:
     """Resize the 3 GB once; map the small images after that."""
-    folder = _find(request.root)
-    if folder is None:
-        from osp.data.download import download
-        from osp.data.sources.packed import unpack
-
-        if not (request.root / ARCHIVE).is_file():
-            download(name, request.root, progress=request.progress)
-        folder = unpack(request.root / ARCHIVE, FOLDER, ARCHIVE_MD5, request.progress)
+    folder = _find(request.root) or unpack_or_fetch(name, request, ARCHIVE, FOLDER, ARCHIVE_MD5)
     counts = {file: _count(folder / file) for file in COUNTS}
     labels = {file: _labels(folder / file, counts[file.replace("_y", "_X")]) for file in ("train_y.bin", "test_y.bin")}
     size = request.size or SIZE

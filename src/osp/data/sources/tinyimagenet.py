@@ -14,6 +14,7 @@ import numpy as np
 from osp.data.imageset import ImageSet
 from osp.data.sources.base import Request, SourceInfo, find_folder, variant_of
 from osp.data.sources.files import File, check_classes, decoded, list_images, subfolders
+from osp.data.sources.packed import unpack_or_fetch
 from osp.errors import UserError
 
 FOLDER, ARCHIVE, ARCHIVE_MD5 = "tiny-imagenet-200", "tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"
@@ -24,14 +25,7 @@ COUNTS = (100_000, 10_000)
 
 def load(name: str, request: Request) -> tuple[ImageSet, ImageSet | None]:
     """Decode and resize once; map the pixels after that."""
-    folder = _find(request.root)
-    if folder is None:
-        from osp.data.download import download
-        from osp.data.sources.packed import unpack
-
-        if not (request.root / ARCHIVE).is_file():
-            download(name, request.root, progress=request.progress)
-        folder = unpack(request.root / ARCHIVE, FOLDER, ARCHIVE_MD5, request.progress)
+    folder = _find(request.root) or unpack_or_fetch(name, request, ARCHIVE, FOLDER, ARCHIVE_MD5)
     wnids = _wnids(folder)
     listed = [_train(folder, wnids), _validation(folder, wnids)]
     result = decoded(name, folder, [files for files, _ in listed], request.size or SIZE, request.progress)
