@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import osp
@@ -118,6 +119,17 @@ def test_what_is_no_model_is_refused(run: Run, tmp_path: Path) -> None:
     save_file(load_file(source), tmp_path / "part.safetensors", metadata=header)
     with pytest.raises(UserError, match="lacks 'recipe'"):
         osp.load(tmp_path / "part.safetensors")
+
+
+def test_an_option_of_another_version_is_named(run: Run, tmp_path: Path) -> None:
+    source = run.path / "checkpoints" / "best.safetensors"
+    with safe_open(source, "numpy") as file:
+        header = dict(file.metadata())
+    meta = json.loads(header["meta"])
+    meta["recipe"]["options"]["over"] = "batch"
+    save_file(load_file(source), tmp_path / "old.safetensors", metadata={**header, "meta": json.dumps(meta)})
+    with pytest.raises(UserError, match="Unknown field 'over' in the options of fixmatch"):
+        osp.load(tmp_path / "old.safetensors")
 
 
 def test_an_unfinished_run_is_refused_with_what_to_do(tmp_path: Path) -> None:

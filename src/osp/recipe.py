@@ -130,7 +130,7 @@ class Recipe(BaseModel):
 SPLIT_FIELDS = ("id_classes", "labels_per_class", "unlabeled", "ood_ratio", "ood_count", "val_per_class")
 
 SCALE_OPTIONS: dict[str, dict[str, Any]] = {"demo": {"batch": 32}}
-"""Options that a scale sets: the demo has 60 labels and wants to end in seconds."""
+"""Options that a scale sets: the demo has few labels and wants to end in seconds."""
 
 GREY = {"digits", "mnist"}
 

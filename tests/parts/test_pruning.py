@@ -72,6 +72,24 @@ def test_the_logits_of_pruned_features_need_no_pruned_features(alpha: float) -> 
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("length", [0.0, 1e-4, 20.0])
+def test_autocast_neither_overflows_nor_underflows(dtype: torch.dtype, length: float) -> None:
+    """Also for the zeros that an empty queue gives, whose rows are masked out later: 0 times NaN would remain NaN."""
+    draws = torch.Generator().manual_seed(0)
+    classifier = torch.nn.Linear(1568, 4)
+    z = (20 * torch.randn(5, 1568, generator=draws)).requires_grad_()
+    o = length * torch.randn(5, 1568, generator=draws)
+    expected = classifier(prune(z, o)).detach()
+    with torch.autocast("cpu", dtype=dtype):
+        logits = pruned_logits(classifier, classifier(z), z, o)
+    logits[1:].sum().backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(logits.detach(), expected, rtol=0.02, atol=0.5)
+    for each in (z, classifier.weight):
+        assert each.grad is not None
+        assert each.grad.isfinite().all()
+
+
 def test_no_gradient_reaches_the_ood_feature() -> None:
     z, o = (each.requires_grad_() for each in pairs())
     prune(z, o).square().sum().backward()  # type: ignore[no-untyped-call]

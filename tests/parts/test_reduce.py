@@ -39,9 +39,10 @@ def test_the_divisor_is_no_less_than_a_share_of_the_batch(least: float, divisor:
     assert masked_mean(values, mask, least).item() == pytest.approx(10 / divisor)
 
 
-def test_no_values_at_all_give_zero_with_a_gradient() -> None:
+@pytest.mark.parametrize("least", [0.0, 0.5, 1.0])
+def test_no_values_at_all_give_zero_with_a_gradient(least: float) -> None:
     values = torch.empty(0, requires_grad=True)
-    mean = masked_mean(values, torch.empty(0, dtype=torch.bool))
+    mean = masked_mean(values, torch.empty(0, dtype=torch.bool), least)
     mean.backward()  # type: ignore[no-untyped-call]
     assert mean.item() == 0.0
 
@@ -61,6 +62,9 @@ def test_half_precision_counts_many_values(dtype: torch.dtype) -> None:
     assert masked_mean(values, torch.ones(100_001, dtype=torch.bool)).item() == pytest.approx(0.5, rel=1e-2)
 
 
+LEAST = (0.3, 0.75, 1.0)
+
+
 def problem() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Inputs and masks; the even rows (rank 0) hold five selected samples, the odd ones (rank 1) only one."""
     inputs = torch.randn(12, 3, generator=torch.Generator().manual_seed(0))
@@ -68,9 +72,9 @@ def problem() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return inputs, mask, torch.ones(3)
 
 
-def gradient(inputs: torch.Tensor, mask: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+def gradient(inputs: torch.Tensor, mask: torch.Tensor, weights: torch.Tensor, least: float = 0.0) -> torch.Tensor:
     weights = weights.clone().requires_grad_()
-    masked_mean((inputs @ weights).square(), mask).backward()  # type: ignore[no-untyped-call]
+    masked_mean((inputs @ weights).square(), mask, least).backward()  # type: ignore[no-untyped-call]
     assert weights.grad is not None
     return weights.grad
 
@@ -82,7 +86,8 @@ def process(rank: int, port: int, folder: str) -> None:
     own = gradient(inputs[rank::2], mask[rank::2], weights)
     one_sided = gradient(inputs[rank::2], mask[rank::2] & (rank == 0), weights)
     nobody = gradient(inputs[rank::2], mask[rank::2] & False, weights)
-    torch.save([own, one_sided, nobody], Path(folder) / f"{rank}.pt")
+    partly = [gradient(inputs[rank::2], mask[rank::2], weights, least) for least in LEAST]
+    torch.save([own, one_sided, nobody, *partly], Path(folder) / f"{rank}.pt")
     dist.destroy_process_group()
 
 
@@ -97,3 +102,5 @@ def test_averaged_gradients_of_two_processes_are_those_of_one(tmp_path: Path) ->
     torch.testing.assert_close(average[0], gradient(inputs, mask, weights))
     torch.testing.assert_close(average[1], gradient(inputs, mask & (torch.arange(12) % 2 == 0), weights))
     assert average[2].tolist() == [0.0, 0.0, 0.0]
+    for least, found_gradient in zip(LEAST, average[3:], strict=True):
+        torch.testing.assert_close(found_gradient, gradient(inputs, mask, weights, least))

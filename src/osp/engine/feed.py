@@ -196,7 +196,8 @@ def map_images(
             if not collected:
                 collected = tuple(each.new_empty((len(index), *each.shape[1:]), device="cpu") for each in results)
             for whole, value in zip(collected, results, strict=True):
-                if len(value) != len(images):
-                    raise ValueError(f"the function gave {len(value)} rows for {len(images)} images")
+                if value.shape != (len(images), *whole.shape[1:]) or value.dtype != whole.dtype:
+                    given, first_given = (f"{tuple(each.shape)} {each.dtype}" for each in (value, whole))
+                    raise ValueError(f"the function gave {given} for {len(images)} images of {first_given}")
                 whole[first : first + len(images)] = value
     return collected

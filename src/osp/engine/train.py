@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from pydantic import ValidationError
 from torch import nn
 
 from osp.data.augment import Augmenter
@@ -27,7 +28,7 @@ from osp.methods.base import Method, Outputs, Task
 from osp.methods.registry import get
 from osp.nets import batchnorm_momentum, build_network, set_batchnorm_momentum
 from osp.randomness import key_to_seed
-from osp.recipe import Recipe
+from osp.recipe import Recipe, explain
 
 if TYPE_CHECKING:
     from osp.model import Model
@@ -204,7 +205,11 @@ def build_method(recipe: Recipe, task: Task, network: nn.Module | None = None) -
         raise UserError("This run has a network of your own: give the module again (network=...).")
     assert recipe.network is not None
     net = build_network(network if network is not None else recipe.network, task.shape, task.num_classes)
-    return kind(kind.Options(**recipe.options), net, task)
+    try:
+        options = kind.Options(**recipe.options)
+    except ValidationError as error:  # of a run that another version made
+        raise UserError(explain(error, kind.Options, f"options of {kind.name}")) from None
+    return kind(options, net, task)
 
 
 def finish(loop: Loop, data: Data, draw: Draw | None = None) -> dict[str, Any]:

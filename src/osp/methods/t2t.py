@@ -88,7 +88,7 @@ class T2TOptions(Options):
 
 
 NONE = torch.empty(0)
-PASSES = 1 / 30
+PASSES = 1 / 25
 """Cost of passes over the pool, in images, as a share of that of the steps; see `T2T.refresh_share`."""
 
 
@@ -177,18 +177,18 @@ class T2T(Method):
         return [pretraining, self.stage(name="finetune", share=1 - o.pretrain_share, refresh=self.refresh_share())]
 
     def refresh_share(self) -> float:
-        """The share of fine-tuning between two partitions: a tenth, or more where passes over the pool would cost much.
+        """The share of fine-tuning between two partitions: 1/n for n passes over the pool, ten where they are cheap.
 
         The images that passes encode are at most `PASSES` of those that the steps encode, one that needs a gradient
-        counting as three.
+        counting as three; but there is one pass at least.
         """
         o = self.options
         if o.refresh is not None:
             return float(o.refresh)
         step = 3 * (o.batch * (1 + o.mu) + 4 * o.rotation_batch) + o.batch * o.mu
         finetuning = self.task.steps * (1 - o.pretrain_share)
-        least = self.task.num_unlabeled / (PASSES * step * finetuning)
-        return float(min(max(0.1, least), 1.0))
+        affordable = int(PASSES * step * finetuning / max(self.task.num_unlabeled, 1))
+        return 1 / min(max(affordable, 1), 10)
 
     def streams(self, stage: Stage) -> dict[str, StreamSpec]:
         o = self.options

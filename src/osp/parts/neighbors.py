@@ -49,10 +49,10 @@ def unit_rows(features: Tensor) -> Tensor:
 
 
 def principal_directions(features: Tensor, dim: int, rounds: int = 4) -> Tensor:
-    """The D×dim leading eigenvectors of the (uncentred) second-moment matrix; the identity where D is small already.
+    """About the D×dim leading eigenvectors of the (uncentred) second-moment matrix; the identity where D is small.
 
-    Found by subspace iteration, Q <- orth(Xᵀ X Q), from a fixed start and with a few directions to spare: with D in the
-    thousands all eigenvectors would cost as much as the pass over the pool.
+    Found by a few rounds of subspace iteration, Q <- orth(Xᵀ X Q), from a fixed start and with directions to spare:
+    with D in the thousands exact eigenvectors would cost a quarter of the pass over the pool.
     """
     size = features.shape[1]
     if size <= dim:

@@ -28,13 +28,15 @@ def pruned_logits(
     The same as `classifier(prune(features, ood_features, alpha))` without making the pruned features: they are wide.
     """
     z, ood = _wide(features), _wide(ood_features.detach())
-    shadow = F.linear(ood, classifier.weight)
-    return torch.addcmul(logits.to(z.dtype), _share(z, ood), shadow.to(z.dtype), value=-alpha)
+    with torch.autocast(z.device.type, enabled=False):
+        shadow = F.linear(ood, classifier.weight.to(ood.dtype))
+    return torch.addcmul(logits.to(z.dtype), _share(z, ood), shadow, value=-alpha)
 
 
 def _share(z: Tensor, ood: Tensor) -> Tensor:
     """z·o / ‖o‖², row by row, N×1."""
-    along, squared_norm = torch.linalg.vecdot(z, ood), torch.linalg.vecdot(ood, ood)
+    with torch.autocast(z.device.type, enabled=False):  # it would take the products in half precision again
+        along, squared_norm = torch.linalg.vecdot(z, ood), torch.linalg.vecdot(ood, ood)
     share: Tensor = along / squared_norm.clamp(min=torch.finfo(z.dtype).tiny)
     return share.unsqueeze(-1)
 

@@ -19,7 +19,7 @@ def masked_mean(values: Tensor, mask: Tensor, least: float = 0.0) -> Tensor:
     """
     values = values.to(torch.promote_types(values.dtype, torch.float32))  # half precision cannot count far
     if least == 1.0:
-        return torch.where(mask, values, 0.0).mean()
+        return torch.where(mask, values, 0.0).sum() / max(len(mask), 1)
     count = _over_processes(mask.sum(dtype=values.dtype))
     return torch.where(mask, values, 0.0).sum() / count.clamp(min=max(least * len(mask), _tiny(values)))
 
