@@ -12,8 +12,7 @@ Reference: Huang et al., Trash to Treasure, ICCV 2021; its release is the author
 There the score that cuts the pool is 1 - S, the threshold Otsu's, and L_ood^u the entropy of S. Trained on few labels,
 that partition can feed on itself (docs/osp.md). Our defaults differ, each by an option that `--preset paper` turns off:
 `partition_by` (the score by labelled neighbours), `cut_by` (the estimated share of ID images), `unlabeled_matching`
-(the partition is the target of M), `doubtful` and `score_memory`; `least_share`, `joint_weak`; and `ema`, averaged
-weights for testing, as FixMatch and others of the comparison have them.
+(the partition is the target of M), `doubtful` and `score_memory`; `least_share` and `joint_weak`.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ OURS = "off: not in the publication"
 
 
 class T2TOptions(Options):
-    ema: float | None = Field(0.999, gt=0, lt=1, description="decay of the averaged weights used for testing")
     pretrain_share: float = Field(0.2, gt=0, lt=1, description="share of the run for pre-training")
     pretrain_lr: float = Field(0.03, gt=0, description="learning rate of pre-training")
     pretrain_schedule: Literal["cosine-7/16", "cosine", "steps", "constant"] = Field(
