@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,7 @@ def test_an_interrupt_ends_the_workers_and_leaves_no_part_behind(tmp_path: Path)
         stderr=subprocess.DEVNULL,
         env=environment,
         start_new_session=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )
     assert process.stdout is not None
     assert process.stdout.readline()  # decoding has begun
