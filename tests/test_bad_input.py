@@ -151,7 +151,10 @@ CASES: dict[str, tuple[str, list[str]]] = {
         f"train --ood-ratio 0.5 --set {ALL_CLASSES}",
         ["0.5", "all 10 classes", "ood_ratio"],
     ),
-    "more labels than images": ("train --labels-per-class 5000", ["5000", "largest that fits is 118"]),
+    "more labels than images": (
+        "train --labels-per-class 5000",
+        ["5000", "largest that fits beside 10 validation images (val_per_class) is 108"],
+    ),
     "no label": ("train --labels-per-class 0", ["labels_per_class", "0"]),
     "more unlabelled than images": ("train --unlabeled 100000", ["100000", "largest total that fits", "779"]),
     "unknown class": ("train --set id_classes=[0,77]", ["77", "0 to 9"]),

@@ -316,7 +316,14 @@ def test_seeds_differ_and_a_seed_means_the_same_on_every_machine() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"labels_per_class": 41}, ["labels_per_class: 41", "class 1 (bee) has only 20 images", "fits is 20"]),
+        (
+            {"labels_per_class": 41},
+            [
+                "labels_per_class: 41",
+                "class 1 (bee) has only 20 images",
+                "fits beside 3 validation images (val_per_class) is 17",
+            ],
+        ),
         ({"labels_per_class": 18, "val_per_class": 9}, ["val_per_class: 18", "9", "class 1 (bee)", "20", "is 2."]),
         ({"labels_per_class": 0}, ["labels_per_class: 0", "at least 1"]),
         ({"val_per_class": -1}, ["val_per_class: -1", "negative"]),

@@ -54,6 +54,29 @@ def test_a_folder_is_not_taken_for_its_own_ood_source(photos: Path, ood_data: st
     assert not (photos / "run").exists()
 
 
+def test_a_folder_of_unsorted_images_is_not_passed_over(photos: Path) -> None:
+    with pytest.raises(UserError, match="--ood-data pile"):
+        osp.train(recipe_for(photos, ood_data=None), photos / "run")
+    with pytest.raises(UserError, match=r"--ood-ratio 0.5: nobody knows"):
+        osp.train(recipe_for(photos, ood_ratio=0.5), photos / "run")
+    assert not (photos / "run").exists()
+
+
+def test_of_loose_images_nobody_knows_the_truth_either(photos: Path) -> None:
+    write_images(photos / "photos", 7, 4)
+    run = osp.train(recipe_for(photos, ood_data=None, ood_dir=None), photos / "run")
+    assert run.result["purity"] is None
+    assert run.result["pool_auroc"] is None
+    assert Split.load(photos / "run" / "split.npz").unlabeled_is_ood.sum() == 7
+    with pytest.warns(UserWarning, match="7 images of folder lie in no class's folder and are left out"):
+        osp.train(recipe_for(photos), photos / "with-pile")
+
+
+def test_the_folder_of_one_class_is_named(photos: Path) -> None:
+    with pytest.raises(UserError, match=r"photos.cat has images but no folders of classes"):
+        osp.train(recipe_for(photos, data_dir=str(photos / "photos" / "cat")), photos / "run")
+
+
 @pytest.mark.parametrize("change", ["gone", "new", "renamed"])
 def test_a_run_is_not_resumed_on_other_images(photos: Path, change: str) -> None:
     osp.train(recipe_for(photos), photos / "run")

@@ -186,7 +186,9 @@ def resolve_classes(id_classes: Sequence[int | str] | None, train: ImageSet) -> 
     """The class numbers meant by numbers, names, or numbers written as text (`"3"`, where no class has that name)."""
     names = train.class_names
     if train.labels is None or not len(train.labels) or int(np.max(train.labels)) < 0:
-        raise UserError(f"id_classes: the images of {train.name} have no classes; a set with labels is needed.")
+        where = Path(train.files[0]).parent if train.files else None
+        hint = f" {where} has images but no folders of classes; perhaps its parent is meant." if where else ""
+        raise UserError(f"id_classes: the images of {train.name} have no classes; a set with labels is needed.{hint}")
     count = max(len(names), int(np.max(train.labels)) + 1)
     if id_classes is None:
         chosen = list(range(count))
@@ -273,9 +275,10 @@ def _check_labels(spec: SplitSpec, groups: Sequence[_Group]) -> int:
     smallest = min(groups, key=len)
     labels, val, available = spec.labels_per_class, spec.val_per_class, len(smallest)
     if labels > available:
+        beside = f" beside {val} validation images (val_per_class)" if val else ""
         raise UserError(
-            f"labels_per_class: {labels} labels a class asked for, but {smallest.name} has only {_images(available)}; "
-            f"the largest that fits is {available}."
+            f"labels_per_class: {labels} labels a class asked for, but {smallest.name} has only {_images(available)} "
+            f"for training; the largest that fits{beside} is {max(available - val, 0)}."
         )
     if labels + val > available:
         raise UserError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,11 +42,11 @@ class Data:
 
 def open_data(recipe: Recipe, split: Split | None = None, progress: Any = None) -> Data:
     """Load the sets of a resolved recipe and cut them, or take the split of an earlier start of the same run."""
+    check_folders(recipe)
     train, test = load(recipe.data, recipe.data_dir, size=recipe.image_size, seed=recipe.seed, progress=progress)
     ood_train: ImageSet | None = None
     ood_test: ImageSet | None = None
     if recipe.ood_data is not None:
-        check_folders(recipe)
         side = train.shape[1]
         ood_root = recipe.ood_dir or recipe.data_dir
         ood_train, ood_test = load(recipe.ood_data, ood_root, size=side, seed=recipe.seed, progress=progress)
@@ -63,7 +64,7 @@ def open_data(recipe: Recipe, split: Split | None = None, progress: Any = None) 
         class_names=tuple(train.class_names[c] for c in split.id_classes),
         variant="; ".join(f"{name}: {variant}" for name, variant in named.items()) or None,
         skipped=sum(len(each.skipped) for each in sets),
-        truth=None if recipe.ood_data == "pile" else split.unlabeled_is_ood,
+        truth=None if unsorted_images(recipe, train, split) else split.unlabeled_is_ood,
         fingerprints={f"{number} {each.name}": fingerprint(each) for number, each in enumerate(sets)},
     )
 
@@ -99,8 +100,31 @@ def random_data(shape: tuple[int, int, int], classes: int, pool: int, folder: Pa
     return Data(Images([known, mapped]), Images(known), split, source, names, None, 0, None, {})
 
 
+def unsorted_images(recipe: Recipe, train: ImageSet, split: Split) -> bool:
+    """Whether the pool has images of which nobody said whether they are ID: a pile, or loose ones beside classes."""
+    if recipe.ood_data is not None:
+        loose = 0 if train.labels is None else int((train.labels < 0).sum())
+        if loose:
+            warnings.warn(
+                f"{loose} images of {recipe.data} lie in no class's folder and are left out, because --ood-data names "
+                "where other images come from.",
+                stacklevel=2,
+            )
+        return recipe.ood_data == "pile"
+    return train.labels is not None and bool((train.labels[split.unlabeled] < 0).any())
+
+
 def check_folders(recipe: Recipe) -> None:
-    """Refuse a folder of the user's that would be its own OOD source."""
+    """Refuse a folder of the user's that would be its own OOD source, or of which it is not said what it holds."""
+    if recipe.ood_dir is not None and recipe.ood_data is None:
+        raise UserError(
+            f"--ood-dir {recipe.ood_dir}: say what is in it: --ood-data pile (unsorted images), or folder (classes)."
+        )
+    if recipe.ood_data == "pile" and recipe.ood_ratio is not None:
+        raise UserError(
+            f"--ood-ratio {recipe.ood_ratio:g}: nobody knows which share of a pile is OOD. Leave it out, and all "
+            "its images are used; --set ood_count=N takes N of them."
+        )
     own = {"folder", "pile"}
     if recipe.ood_data in own and (
         recipe.ood_dir is None or (recipe.data in own and recipe.ood_dir == recipe.data_dir)
