@@ -216,6 +216,11 @@ def _run(recipe: Recipe, out: Path | None, resume: bool) -> Any:
     except Interrupted:
         print(f"\nStopped; everything is saved. Continue with: osp train --out {folder} --resume", file=sys.stderr)
         raise typer.Exit(130) from None
+    except KeyboardInterrupt:
+        begun = (folder / "checkpoints").is_dir()
+        text = f"Continue from the last save with: osp train --out {folder} --resume" if begun else "Nothing was begun."
+        print(f"\nStopped at once. {text}", file=sys.stderr)
+        raise typer.Exit(130) from None
 
 
 SHOWN = {

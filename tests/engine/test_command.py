@@ -7,9 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 from small_runs import Stopper, run, small
 
 from osp import Recipe, UserError, cli
@@ -53,6 +56,34 @@ def test_a_signal_saves_ends_with_130_and_says_how_to_continue(
     assert osp(["train", "--out", str(out), "--resume", "--steps", "50"], monkeypatch) == 2
     assert "steps is 100000 there, 50 here" in capsys.readouterr().err
     assert folder.recipe.read_text(encoding="utf-8") == text
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links and signals of POSIX")
+def test_ctrl_c_while_images_are_decoded_says_that_nothing_was_begun(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (600, 600, 3), dtype=np.uint8)
+    for name in ("cat", "dog"):
+        folder = tmp_path / "photos" / name
+        folder.mkdir(parents=True)
+        Image.fromarray(noise).save(folder / "0.png")
+        for index in range(1, 3000):
+            os.link(folder / "0.png", folder / f"{index}.png")
+    command = [sys.executable, "-m", "osp", "train", "--data", "folder", "--data-dir", str(tmp_path / "photos")]
+    process = subprocess.Popen(
+        [*command, "--out", str(tmp_path / "run")],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OSP_CACHE": str(tmp_path / "cache")},
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    )
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "cache").glob("*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "Stopped at once. Nothing was begun." in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_command_resumes_what_was_stopped_and_a_finished_run_says_so(

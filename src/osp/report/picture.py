@@ -28,7 +28,7 @@ def draw_result(
     top, familiar, foreign = parts
     curve, histogram = top.subplots(1, 2)
     _draw_curve(curve, metrics)
-    _draw_scores(histogram, scores, data.truth, result["pool_auroc"])
+    _draw_scores(histogram, scores, data.truth, result["pool_auroc"], result["threshold"])
     order = np.argsort(scores, kind="stable")
     count = min(COLUMNS * ROWS, max(1, len(order) // 2))
     if len(order):
@@ -60,7 +60,9 @@ def _draw_curve(axes: Axes, metrics: list[dict[str, Any]]) -> None:
     axes.grid(alpha=0.3)
 
 
-def _draw_scores(axes: Axes, scores: np.ndarray, truth: np.ndarray | None, auroc: float | None) -> None:
+def _draw_scores(
+    axes: Axes, scores: np.ndarray, truth: np.ndarray | None, auroc: float | None, threshold: float
+) -> None:
     if len(scores):
         bins = np.linspace(scores.min(), max(scores.max(), scores.min() + 1e-6), 41).tolist()
         if truth is None:
@@ -69,7 +71,9 @@ def _draw_scores(axes: Axes, scores: np.ndarray, truth: np.ndarray | None, auroc
             for side, colour, name in ((~truth, ID_COLOUR, "ID"), (truth, OOD_COLOUR, "OOD")):
                 if side.any():
                     axes.hist(scores[side], bins=bins, alpha=0.65, color=colour, label=name)
-            axes.legend()
+        foreign = f"threshold: {(scores > threshold).sum():,} of {len(scores):,} are called foreign"
+        axes.axvline(threshold, color="black", linestyle="--", linewidth=1, label=foreign)
+        axes.legend(fontsize=8)
         axes.set_yscale("log")
     title = "Unlabelled images" if auroc is None else f"Unlabelled images (AUROC {auroc:.1f})"
     axes.set(xlabel="OOD score (larger = more foreign)", ylabel="images", title=title)
