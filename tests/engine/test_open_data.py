@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,6 +55,18 @@ def test_a_folder_is_not_taken_for_its_own_ood_source(photos: Path, ood_data: st
         with pytest.raises(UserError, match="--ood-dir"):
             osp.train(recipe_for(photos, ood_data=ood_data, ood_dir=ood_dir), photos / "run")
     assert not (photos / "run").exists()
+
+
+def test_the_snippet_in_the_readme_sorts_a_pile(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    osp.train(recipe_for(photos), photos / "runs" / "pets")
+    text = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    code = re.search(r"\n    import osp\n\n(    model = osp.load\(\"runs/pets\"\)\n(?:    .*\n)+)", text)
+    assert code is not None
+    monkeypatch.chdir(photos)
+    found: dict[str, Any] = {"osp": osp}
+    exec(textwrap.dedent(code[1]), found)
+    assert len(found["pool"].files) == len(found["names"]) == len(found["foreign"]) == 30
+    assert set(found["names"]) <= {"cat", "dog"}
 
 
 def test_a_folder_of_unsorted_images_is_not_passed_over(photos: Path) -> None:
