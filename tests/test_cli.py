@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import osp
+from osp.methods import get
 
 RESULT_FIELDS = {
     *("method", "dataset", "data_variant", "ood_ratio", "labels_per_class", "preset", "scale", "seed", "steps"),
@@ -31,11 +32,10 @@ def environment(folder: Path) -> dict[str, str]:
     return kept | {"XDG_CACHE_HOME": str(folder / "cache"), "HOME": str(folder / "home"), "COLUMNS": "200"}
 
 
-def run(folder: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *arguments: str, code: int = 0, columns: int = 200) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "osp", *arguments]
-    done = subprocess.run(
-        command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=300, check=False
-    )
+    within = environment(folder) | {"COLUMNS": str(columns)}
+    done = subprocess.run(command, cwd=folder, env=within, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
 
@@ -85,6 +85,11 @@ def test_the_paper_preset_of_a_method_says_where_each_value_comes_from(tmp_path:
         line for line in run(tmp_path, "methods", "fixmatch").stdout.splitlines() if line[:6].split() == ["mu"]
     ]
     assert "5" in default.split()
+
+
+def test_no_name_of_an_option_is_cut_in_a_narrow_terminal(tmp_path: Path) -> None:
+    shown = run(tmp_path, "methods", "osp", "--preset", "paper", columns=80).stdout.split()
+    assert set(get("osp").Options.model_fields) <= set(shown)
 
 
 def test_datasets_without_any_data_names_each_set_and_ends_within_seconds(tmp_path: Path) -> None:

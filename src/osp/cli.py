@@ -321,8 +321,9 @@ def methods(
     method = get(name)
     options = Recipe(method=name, preset=preset).resolved().options
     console.print(f"[bold]{method.name}[/]: {method.summary}\n{method.reference}\n", highlight=False)
-    table = Table(box=None, padding=(0, 2))
-    for heading in ("option", "value", "meaning", "source" if preset == "paper" else ""):
+    table = Table(box=None, padding=(0, 1))
+    table.add_column("option", no_wrap=True, min_width=max(map(len, options)))  # names are typed: never cut
+    for heading in ("value", "meaning", "source" if preset == "paper" else ""):
         table.add_column(heading)
     for key, value in options.items():
         published = method.paper.get(key) if preset == "paper" else None
