@@ -8,7 +8,7 @@ import torch
 
 from osp.data.gather import Images
 from osp.engine import feed
-from osp.engine.feed import DeviceImages, place
+from osp.engine.feed import DeviceImages, on_device_if_it_fits
 
 
 @pytest.fixture
@@ -26,4 +26,4 @@ def test_images_on_the_device_are_the_images(images: Images, monkeypatch: pytest
 
 
 def test_the_host_keeps_the_images_of_a_cpu_run(images: Images) -> None:
-    assert place(images, torch.device("cpu")) is images
+    assert on_device_if_it_fits(images, torch.device("cpu")) is images

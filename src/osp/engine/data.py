@@ -50,6 +50,7 @@ def open_data(recipe: Recipe, split: Split | None = None, progress: Any = None) 
         side = train.shape[1]
         ood_root = recipe.ood_dir or recipe.data_dir
         ood_train, ood_test = load(recipe.ood_data, ood_root, size=side, seed=recipe.seed, progress=progress)
+    warn_of_loose_images(recipe, train)
     if test is None:
         raise UserError(f"{recipe.data} has no test images to report on; it can only serve as --ood-data.")
     if split is None:
@@ -103,15 +104,19 @@ def random_data(shape: tuple[int, int, int], classes: int, pool: int, folder: Pa
 def unsorted_images(recipe: Recipe, train: ImageSet, split: Split) -> bool:
     """Whether the pool has images of which nobody said whether they are ID: a pile, or loose ones beside classes."""
     if recipe.ood_data is not None:
-        loose = 0 if train.labels is None else int((train.labels < 0).sum())
-        if loose:
-            warnings.warn(
-                f"{loose} images of {recipe.data} lie in no class's folder and are left out, because --ood-data names "
-                "where other images come from.",
-                stacklevel=2,
-            )
         return recipe.ood_data == "pile"
     return train.labels is not None and bool((train.labels[split.unlabeled] < 0).any())
+
+
+def warn_of_loose_images(recipe: Recipe, train: ImageSet) -> None:
+    """Say how many images without a class stay unused because the pool's other images come from elsewhere."""
+    loose = 0 if train.labels is None or recipe.ood_data is None else int((train.labels < 0).sum())
+    if loose:
+        warnings.warn(
+            f"{loose} images of {recipe.data} lie in no class's folder and are left out, because --ood-data names "
+            "where other images come from.",
+            stacklevel=2,
+        )
 
 
 def check_folders(recipe: Recipe) -> None:

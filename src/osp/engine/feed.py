@@ -46,7 +46,7 @@ DEVICE_SHARE = 0.4
 """Of the free memory of a CUDA device that images may take up."""
 
 
-def place(images: Images, device: torch.device) -> Images | DeviceImages:
+def on_device_if_it_fits(images: Images, device: torch.device) -> Images | DeviceImages:
     """The images on the device where they fit, so that no step waits for a copy; else on the host."""
     if device.type != "cuda":
         return images
@@ -58,7 +58,7 @@ class Feed:
     """The parts of the data, the streams a stage draws from them, and full passes over a part."""
 
     def __init__(self, images: Images, split: Split, augmenter: Augmenter, seed: int, device: torch.device) -> None:
-        self.images = place(images, device)
+        self.images = on_device_if_it_fits(images, device)
         self.augmenter = augmenter
         self.seed = seed
         self.device = device
@@ -197,7 +197,7 @@ def map_images(
                 collected = tuple(each.new_empty((len(index), *each.shape[1:]), device="cpu") for each in results)
             for whole, value in zip(collected, results, strict=True):
                 if value.shape != (len(images), *whole.shape[1:]) or value.dtype != whole.dtype:
-                    given, first_given = (f"{tuple(each.shape)} {each.dtype}" for each in (value, whole))
-                    raise ValueError(f"the function gave {given} for {len(images)} images of {first_given}")
+                    given, wanted = f"{tuple(value.shape)} {value.dtype}", f"{tuple(whole.shape[1:])} {whole.dtype}"
+                    raise ValueError(f"the function gave {given} for {len(images)} images; wanted is {wanted} for each")
                 whole[first : first + len(images)] = value
     return collected

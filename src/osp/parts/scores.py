@@ -13,6 +13,8 @@ The last two are fitted to the features of the labelled images.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -41,7 +43,7 @@ def energy_score(logits: Tensor, temperature: float = 1.0) -> Tensor:
     return -temperature * (logits / temperature).logsumexp(dim=1)
 
 
-class PostHocScore(nn.Module):
+class PostHocScore(nn.Module, ABC):
     """Scores of images from their features and logits."""
 
     fitted = False
@@ -50,8 +52,9 @@ class PostHocScore(nn.Module):
     def fit(self, features: Tensor, labels: Tensor) -> None:
         """Learn from the features of the labelled images, where the score is one that does."""
 
+    @abstractmethod
     def forward(self, features: Tensor, logits: Tensor) -> Tensor:
-        raise NotImplementedError
+        """One number for each image; larger = more OOD."""
 
 
 class LogitScore(PostHocScore):
