@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from osp.engine.loop import Loop
 from osp.engine.optim import (
     AveragedWeights,
     build_optimizer,
@@ -182,25 +181,3 @@ def test_a_restored_tally_goes_on_where_it_was() -> None:
     for each in (tally, restored):
         each.add({"z": torch.tensor(0.7)})
     assert list(tally.means().items()) == list(restored.means().items())
-
-
-class TwoProcesses:
-    """A stand-in for fabric on the first of two processes; the other one has gradients of 3."""
-
-    world_size = 2
-
-    def all_reduce(self, tensor: Tensor, reduce_op: str) -> Tensor:
-        assert reduce_op == "mean"
-        return (tensor + 3.0) / 2
-
-
-def test_gradients_are_averaged_over_processes_and_missing_ones_count_as_zero() -> None:
-    parameters = [nn.Parameter(torch.zeros(2, 3)), nn.Parameter(torch.zeros(4)), nn.Parameter(torch.zeros(1))]
-    parameters[0].grad = torch.arange(6.0).view(2, 3)
-    parameters[2].grad = torch.tensor([9.0])
-    loop = cast(Loop, type("Stub", (), {"fabric": TwoProcesses()})())
-    Loop.average_gradients(loop, parameters)
-    expected = [(torch.arange(6.0).view(2, 3) + 3) / 2, torch.full((4,), 1.5), torch.tensor([6.0])]
-    for parameter, wanted in zip(parameters, expected, strict=True):
-        assert parameter.grad is not None
-        torch.testing.assert_close(parameter.grad, wanted)

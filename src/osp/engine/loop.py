@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from osp.distributed import average_gradients
 from osp.engine.checkpoint import load_checkpoint, load_state, prefixed, save_checkpoint, unprefixed
 from osp.engine.feed import Feed, FeedPool, map_images
 from osp.engine.folder import RunFolder
@@ -142,14 +143,14 @@ class Loop:
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
                 parameter.grad = gradient
-            self.average_gradients(parameters)
+            average_gradients(parameters)
             optimizer.optimizer.step()  # not through fabric: its loss scaling knows nothing of these gradients
             optimizer.zero_grad(set_to_none=True)
         with self.fabric.autocast():
             terms = self.method.losses(batch, step)
             total = torch.stack([term.float() for term in terms.values()]).sum()
         self.fabric.backward(total)
-        self.average_gradients(self.parameters)
+        average_gradients(self.parameters)
         if self.method.options.clip:
             self.fabric.clip_gradients(
                 self.method, self.optimizer, max_norm=self.method.options.clip, error_if_nonfinite=False
@@ -169,18 +170,6 @@ class Loop:
         logged, self.method.logged = self.method.logged, {}
         self.tally.add(logged)
         self.activity.add({name: logged[name] for name in self.method.mechanism if name in logged})
-
-    def average_gradients(self, parameters: list[nn.Parameter]) -> None:
-        """Over processes. One flat all-reduce: these networks are small, and unused parameters need no special care."""
-        if self.fabric.world_size == 1:
-            return
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        flat = self.fabric.all_reduce(torch.cat([g.reshape(-1) for g in gradients]), reduce_op="mean")
-        assert isinstance(flat, Tensor)
-        offset = 0
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = flat[offset : offset + gradient.numel()].view_as(gradient)
-            offset += gradient.numel()
 
     # Stages and hooks
 

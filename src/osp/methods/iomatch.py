@@ -36,10 +36,10 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from osp.distributed import gathered
 from osp.methods._published import fixmatch_optimizer
 from osp.methods.base import Batch, Method, Options, Published, Step, Task
 from osp.nets import Network
-from osp.parts.gathered import gathered
 from osp.parts.one_vs_all import OneVsAllHead, linear_layers, one_vs_all_loss
 from osp.parts.reduce import masked_mean
 

@@ -39,9 +39,9 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from osp.distributed import gathered
 from osp.methods.base import Batch, Method, Options, Pool, Published, Stage, Step, StreamSpec, Task
 from osp.nets import Network
-from osp.parts.gathered import gathered
 from osp.parts.mixing import guess_labels, mixmatch_losses, mixtures
 from osp.parts.partition import otsu_threshold
 

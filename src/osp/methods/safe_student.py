@@ -39,10 +39,10 @@ import torch.nn.functional as F
 from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor
 
+from osp.distributed import gathered
 from osp.methods.base import Batch, Method, Options, Pool, Published, Stage, Step, StreamSpec, Task
 from osp.nets import Network
 from osp.parts.consistency import kl_divergence
-from osp.parts.gathered import gathered
 from osp.parts.reduce import masked_mean
 
 RELEASE = "Safe-Student release"

@@ -28,9 +28,9 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from osp.distributed import gathered
 from osp.methods.base import Batch, Method, Options, Part, Pool, Published, Stage, Step, Task
 from osp.nets import Network
-from osp.parts.gathered import gathered
 from osp.parts.reduce import masked_mean
 
 RELEASE = "UASD release"

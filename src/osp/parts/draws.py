@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
+
+from osp import distributed
 
 
 def rand(shape: tuple[int, ...], generator: torch.Generator | None, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -32,7 +33,5 @@ def beta(rows: int, a: float, generator: torch.Generator) -> Tensor:
 
 def _share(rows: int) -> tuple[int, int, int]:
     """Rows of the global batch, the number of this process and how many there are."""
-    if not dist.is_available() or not dist.is_initialized():
-        return rows, 0, 1
-    world = dist.get_world_size()
-    return rows * world, dist.get_rank(), world
+    world = distributed.world()
+    return rows * world, distributed.rank(), world

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
+
+from osp.distributed import summed, world
 
 
 def masked_mean(values: Tensor, mask: Tensor, least: float = 0.0) -> Tensor:
@@ -43,7 +44,4 @@ def _tiny(values: Tensor) -> float:
 
 def _over_processes(total: Tensor) -> Tensor:
     """The sum over all processes, divided by their number."""
-    if dist.is_available() and dist.is_initialized():
-        dist.all_reduce(total)
-        return total / dist.get_world_size()
-    return total
+    return summed(total) / world()
