@@ -12,11 +12,13 @@ from torch import Tensor, nn
 from osp.data.augment import Augmenter
 from osp.data.gather import match
 from osp.engine.checkpoint import load_checkpoint, load_state, unprefixed
+from osp.engine.loop import reported_outputs, reported_score
 from osp.engine.train import build_method
 from osp.errors import UserError
 from osp.methods.base import Method, Outputs, Task
 from osp.methods.registry import is_file
 from osp.recipe import Recipe
+from osp.scores import Score
 
 CHUNK = 256
 
@@ -27,8 +29,8 @@ class Model:
     Images are uint8 arrays: N×H×W (grey), N×H×W×C or one H×W×3. Other sizes than the model's are resized.
     """
 
-    def __init__(self, method: Method, meta: dict[str, Any]) -> None:
-        self._method = method.eval()
+    def __init__(self, method: Method, score: Score | None, meta: dict[str, Any]) -> None:
+        self._method, self._score = method.eval(), score
         self.recipe = Recipe(**meta["recipe"])
         self.class_names: tuple[str, ...] = tuple(meta["class_names"])
         self.threshold = float(meta["threshold"])
@@ -59,7 +61,7 @@ class Model:
         batch = as_tensor(images, self.shape)
         collected: list[tuple[Tensor, Tensor, Tensor]] = []
         for chunk in torch.split(batch, CHUNK):
-            collected.append(self._method.outputs(self._augmenter.normalize(chunk)))
+            collected.append(reported_outputs(self._method, self._score, self._augmenter.normalize(chunk)))
         return Outputs(*(torch.cat(column).float().numpy() for column in zip(*collected, strict=True)))
 
 
@@ -87,7 +89,9 @@ def load(path: str | Path, *, network: nn.Module | None = None, method: str | No
         recipe = recipe.changed(method=method)
     built = build_method(recipe, Task(**{**meta["task"], "shape": tuple(meta["task"]["shape"])}), network)
     load_state(built, unprefixed("method", tensors), file, may_lack=built.training_only)
-    return Model(built, meta)
+    if (score := reported_score(built)) is not None:
+        load_state(score, unprefixed("score", tensors), file)
+    return Model(built, score, meta)
 
 
 def as_tensor(images: np.ndarray, shape: tuple[int, int, int]) -> Tensor:

@@ -34,6 +34,7 @@ from osp.methods.base import Batch, ExtraOptimizer, Method, Outputs, Stage, Step
 from osp.nets import BATCH_NORMS, StepDropout
 from osp.randomness import key_to_seed
 from osp.recipe import Recipe
+from osp.scores import Score, build
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -72,6 +73,7 @@ class Loop:
             feed.open_streams(method.streams(stage), fabric.world_size)
         ema = method.options.ema
         self.averaged = AveragedWeights(method, ema) if ema else None
+        self.reported = reported_score(method)
         self.done = 0
         self.images_seen = 0
         self.seconds = 0.0
@@ -243,7 +245,7 @@ class Loop:
     def outputs(self, index: np.ndarray, feed: Feed | None = None) -> Outputs:
         """Features, logits and OOD scores of images by index (training images by default), from the reported model."""
         with self.reported_weights():
-            outputs = method_outputs(self.method, feed or self.feed, index, self.fabric.autocast)
+            outputs = method_outputs(self.method, self.reported, feed or self.feed, index, self.fabric.autocast)
         self.check_finite(outputs.logits, outputs.ood_score)
         return outputs
 
@@ -251,20 +253,24 @@ class Loop:
         """OOD scores of training images alone: the features of a large pool would not fit."""
         with self.reported_weights():
             (scores,) = map_images(
-                lambda images: self.method.outputs(images)[2], self.method, self.feed, index, self.fabric.autocast
+                lambda images: reported_outputs(self.method, self.reported, images)[2],
+                self.method,
+                self.feed,
+                index,
+                self.fabric.autocast,
             )
         self.check_finite(scores.numpy())
         return scores.numpy()
 
     def fit_score(self) -> None:
         """Fit the reported OOD score to the labelled images, where it is one that is fitted."""
-        score = self.method.post_hoc
-        if score is not None and score.fitted:
+        if self.reported is not None and self.reported.fitted:
             with self.reported_weights():
-                (features,) = map_images(
-                    self.method.net.encode, self.method, self.feed, self.feed.index["labeled"], self.fabric.autocast
+                features, logits, _ = map_images(
+                    self.method.outputs, self.method, self.feed, self.feed.index["labeled"], self.fabric.autocast
                 )
-            score.fit(features, self.feed.targets["labeled"])
+                labels = self.feed.targets["labeled"]
+                self.reported.fit(features, logits, labels, self.method.net.classifier)
 
     def check_finite(self, *values: np.ndarray) -> None:
         if not all(np.isfinite(each).all() for each in values):
@@ -348,6 +354,8 @@ class Loop:
             state = self.method.state_dict()
             needed = {name: each for name, each in state.items() if not name.startswith(self.method.training_only)}
             tensors = prefixed("method", needed) | prefixed("activity", self.activity.sums)
+            if self.reported is not None:
+                tensors |= prefixed("score", self.reported.state_dict())
             save_checkpoint(path, tensors, self.meta() | {"threshold": threshold})
         return threshold
 
@@ -374,9 +382,29 @@ class Loop:
         self._saved = tensors
 
 
-def method_outputs(method: Method, feed: Feed, index: np.ndarray, autocast: Callable[[], Any]) -> Outputs:
+def reported_score(method: Method) -> Score | None:
+    """The score that the option `score` asks for; None for the method's own."""
+    if method.options.score == "own":
+        return None
+    device = next(method.parameters()).device
+    return build(method.options.score, method.net.feature_dim, method.task.num_classes).to(device)
+
+
+def reported_outputs(method: Method, score: Score | None, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Features, logits and the reported OOD scores of images."""
+    features, logits, own = method.outputs(images)
+    if score is None:
+        return features, logits, own
+    with torch.autocast(features.device.type, enabled=False):
+        return features, logits, score(features, logits, method.net.classifier)
+
+
+def method_outputs(
+    method: Method, score: Score | None, feed: Feed, index: np.ndarray, autocast: Callable[[], Any]
+) -> Outputs:
     """Features, logits and OOD scores of the feed's images; the encoder runs once."""
-    return Outputs(*(tensor.numpy() for tensor in map_images(method.outputs, method, feed, index, autocast)))
+    found = map_images(lambda images: reported_outputs(method, score, images), method, feed, index, autocast)
+    return Outputs(*(tensor.numpy() for tensor in found))
 
 
 @torch.no_grad()
