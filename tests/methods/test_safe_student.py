@@ -14,8 +14,9 @@ from osp import Recipe, UserError
 from osp.engine.checkpoint import load_checkpoint
 from osp.engine.folder import RunFolder
 from osp.engine.optim import AveragedWeights, build_optimizer, main_parameters
-from osp.methods.safe_student import energy_discrepancy, seen_and_unseen
+from osp.methods.safe_student import seen_and_unseen
 from osp.nets import Network, build_network
+from osp.scores.energy_discrepancy import energy_discrepancy
 
 
 @pytest.mark.parametrize("k", [2, 6])

@@ -17,11 +17,12 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from torch import Tensor, nn
 
+from osp import scores
+from osp.errors import UserError
 from osp.nets import Network
-from osp.parts.scores import max_softmax_score, post_hoc_score
 from osp.randomness import generator
 
 Part = Literal["labeled", "unlabeled", "joint", "val"]
@@ -208,9 +209,15 @@ class Options(BaseModel):
     warmup: float = Field(0.05, ge=0, lt=1, description="share of each stage over which the learning rate rises")
     clip: float | None = Field(5.0, gt=0, description="largest norm of the gradient of a step")
     ema: float | None = Field(None, gt=0, lt=1, description="decay of the averaged weights used for testing")
-    score: Literal["own", "softmax", "logit", "energy", "knn", "mahalanobis"] = Field(
-        "own", description="OOD score that is reported: the method's own, or one from its features and logits"
-    )
+    score: str = Field("own", description="OOD score that is reported: the method's own, or one that any network has")
+
+    @field_validator("score")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        try:
+            return scores.check(value)
+        except UserError as error:
+            raise ValueError(str(error)) from None
 
 
 UNPUBLISHED = {"warmup": 0.0, "clip": None}
@@ -259,8 +266,8 @@ class Method(nn.Module):
         self.net = network
         self.task = task
         self.logged: dict[str, Tensor] = {}
-        own = options.score == "own"
-        self.post_hoc = None if own else post_hoc_score(options.score, network.feature_dim, task.num_classes)
+        self.score: scores.Score = scores.build("softmax", network.feature_dim, task.num_classes)
+        """The method's own OOD score; one that learns a head for it puts another here."""
 
     # What the method declares
 
@@ -321,20 +328,17 @@ class Method(nn.Module):
 
     # The trained model
 
-    def outputs(self, images: Tensor, own: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-        """Features, logits and OOD scores of images, in single precision whatever the network computes in.
-
-        The score is the one that `score` asks for; `own` gives the method's own in any case.
-        """
+    def outputs(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Features, logits and own OOD scores of images, in single precision whatever the network computes in."""
         features = self.net.encode(images).float()
         with torch.autocast(features.device.type, enabled=False):
             logits = self.net.classify(features)
-            score = self.ood_score if own or self.post_hoc is None else self.post_hoc
-            return features, logits, score(features, logits)
+            return features, logits, self.ood_score(features, logits)
 
     def ood_score(self, features: Tensor, logits: Tensor) -> Tensor:
-        """Larger = more OOD; called in single precision. By default 1 - max softmax (Hendrycks and Gimpel 2017)."""
-        return max_softmax_score(logits)
+        """The method's own score; larger = more OOD; called in single precision."""
+        found: Tensor = self.score(features, logits, self.net.classifier)
+        return found
 
     # Help
 
