@@ -40,9 +40,14 @@ def _draw(run: engine.Run) -> None:
     """The picture comes last: whatever goes wrong in drawing, the result is there."""
     import warnings
 
+    from osp.evaluate.predictions import Predictions
     from osp.report.picture import draw_result  # matplotlib: only once there is something to draw
+    from osp.runs.folder import RunFolder
 
+    folder = RunFolder(run.path)
     try:
-        draw_result(run)
+        predictions = Predictions.load(folder.predictions)
+        scores = predictions.pool.scores[predictions.score]
+        draw_result(folder, run.data, scores, run.result, folder.read_metrics())
     except Exception as error:
         warnings.warn(f"The picture of the result could not be drawn: {type(error).__name__}: {error}", stacklevel=3)

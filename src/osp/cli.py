@@ -113,7 +113,7 @@ def demo(
     results = []
     for part, recipe in enumerate(recipes, start=1):
         print(f"\n{part} of {len(recipes)}: {recipe.method}", flush=True)
-        results.append(_run(recipe, free / recipe.method, resume=False))
+        results.append(_run(recipe, free / str(recipe.method), resume=False))
     baseline, run = results
     before, after = baseline.result, run.result
     print(f"\nTest accuracy: {before['accuracy']:.1f} % from the labels alone, ", end="")
@@ -208,8 +208,9 @@ def _run(recipe: Recipe, out: Path | None, resume: bool) -> Any:
     from osp.engine.progress import display_for_terminal, loading_bar
     from osp.engine.signals import Interrupted
     from osp.engine.train import default_folder
+    from osp.recipe import make_plan
 
-    folder = out.expanduser() if out is not None else default_folder(recipe.resolved())
+    folder = out.expanduser() if out is not None else default_folder(make_plan(recipe))
     try:
         with loading_bar() as loading:
             return start(recipe, folder, resume=resume, display=display_for_terminal(), loading=loading)
@@ -300,7 +301,7 @@ def methods(
 
     from osp.methods.base import UNPUBLISHED
     from osp.methods.registry import available, get
-    from osp.recipe import Recipe
+    from osp.recipe import Recipe, make_plan
 
     if preset not in ("default", "paper"):
         raise UserError(f"--preset {preset!r}: no such preset.{suggest(preset, ['default', 'paper'])}")
@@ -319,7 +320,7 @@ def methods(
         )
         return
     method = get(name)
-    options = Recipe(method=name, preset=preset).resolved().options
+    options = make_plan(Recipe(method=name, preset=preset)).options
     console.print(f"[bold]{method.name}[/]: {method.summary}\n{method.reference}\n", highlight=False)
     table = Table(box=None, padding=(0, 1))
     table.add_column("option", no_wrap=True, min_width=max(map(len, options)))  # names are typed: never cut

@@ -126,9 +126,7 @@ class Predictor:
         return f"Predictor({len(self.class_names)} classes: {names}; images {size}; score {self.score}; {trained})"
 
 
-def save_predictor(
-    path: Path, evaluation: Evaluation, known: Mapping[str, np.ndarray], plan: Plan, data: Data
-) -> None:
+def save_predictor(path: Path, evaluation: Evaluation, known: Mapping[str, np.ndarray], plan: Plan, data: Data) -> None:
     """The reported model as `osp.load` reads it; `known` are the scores of images known to be ID, for thresholds."""
     net = evaluation.method.net
     limits = thresholds(dict(known))
@@ -192,7 +190,7 @@ def _rebuilt(
     load_state(net.classifier, unprefixed("classifier", tensors), file)
     kept: dict[str, Score] = {}
     for name, about in meta["scores"].items():
-        kind = scores.find(name) or own_score(name, meta, method, str(file))
+        kind = scores.get(name) if name in scores.known() else own_score(name, meta, method, str(file))
         kept[name] = kind(net.feature_dim, classes, **about["config"])
         load_state(kept[name], unprefixed(f"scores/{name}", tensors), file)
         kept[name].eval()

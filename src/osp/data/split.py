@@ -65,6 +65,10 @@ class Split:
     val_targets: np.ndarray
     test_targets: np.ndarray
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The fields by name, as split.npz holds them."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write an npz with one array a field; the file is there whole or not at all."""
         target = Path(path)

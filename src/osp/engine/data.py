@@ -131,9 +131,7 @@ def check_folders(plan: Plan) -> None:
             "its images are used; --set ood_count=N takes N of them."
         )
     own = {"folder", "pile"}
-    if plan.ood_data in own and (
-        plan.ood_dir is None or (plan.data in own and plan.ood_dir == plan.data_dir)
-    ):
+    if plan.ood_data in own and (plan.ood_dir is None or (plan.data in own and plan.ood_dir == plan.data_dir)):
         raise UserError(f"--ood-data {plan.ood_data}: name the folder of those images with --ood-dir.")
 
 

@@ -224,9 +224,7 @@ class Loop:
                 f"The loss is no longer a number at step {self.at.done} ({', '.join(names)}). {advice(step)}"
             )
         rate = self.timetable.rate(step)
-        self.records.write(
-            step, self.at.done, "train", {**values, "lr": rate, "images_seen": self.at.images_seen}
-        )
+        self.records.write(step, self.at.done, "train", {**values, "lr": rate, "images_seen": self.at.images_seen})
 
 
 @torch.no_grad()

@@ -126,9 +126,7 @@ class Predictions:
                 arrays["pool/logits"].astype(np.float32),
                 arrays["pool/features"].astype(np.float32),
             )
-            thresholds = dict(
-                zip(map(str, arrays["threshold_names"]), map(float, arrays["thresholds"]), strict=True)
-            )
+            thresholds = dict(zip(map(str, arrays["threshold_names"]), map(float, arrays["thresholds"]), strict=True))
             return cls(str(arrays["score"]), thresholds, groups, pool)
         except FileNotFoundError:
             raise UserError(f"There is no {path}; the run is not finished.") from None
@@ -149,4 +147,5 @@ def _scores(arrays: Mapping[str, np.ndarray], name: str) -> dict[str, np.ndarray
 def _half(values: np.ndarray) -> np.ndarray:
     """Half precision; what is too large for it stays finite."""
     largest = float(np.finfo(np.float16).max)
-    return np.clip(values, -largest, largest).astype(np.float16)
+    halved: np.ndarray = np.clip(values, -largest, largest).astype(np.float16)
+    return halved

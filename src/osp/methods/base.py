@@ -326,6 +326,10 @@ class Method(nn.Module):
         """Which unlabelled rows the method currently takes for ID (boolean), where it partitions the pool."""
         return None
 
+    def artifacts(self) -> dict[str, dict[str, Tensor]]:
+        """What a finished run keeps of the method besides its model: each becomes NAME.npz in the run folder."""
+        return {}
+
     # The trained model
 
     def outputs(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:

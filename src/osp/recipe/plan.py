@@ -119,7 +119,9 @@ class Plan(BaseModel):
         try:
             return cls(**read_fields(path, "plan"))
         except ValidationError as error:
-            raise UserError(f"The plan {path} is of another version or damaged: {explain(error, cls, 'plan')}") from None
+            raise UserError(
+                f"The plan {path} is of another version or damaged: {explain(error, cls, 'plan')}"
+            ) from None
 
     def differences(self, recipe: Recipe) -> list[str]:
         """What a recipe asks for that this plan decided otherwise, by name; what may change is left out."""

@@ -36,7 +36,7 @@ class _Loader(yaml.SafeLoader):
 def parse_yaml(text: str) -> Any:
     """The values of a YAML text, or a ValueError with the reason and, where known, the line."""
     try:
-        return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
+        return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""

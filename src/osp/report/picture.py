@@ -10,9 +10,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from osp.engine.checkpoint import write_bytes
 from osp.engine.data import Data
-from osp.engine.folder import RunFolder
+from osp.files import write_bytes
+from osp.runs.folder import RunFolder
 
 matplotlib.use("Agg")
 ID_COLOUR, OOD_COLOUR, UNKNOWN_COLOUR = "#2a6f97", "#d1603d", "#888888"

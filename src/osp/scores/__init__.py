@@ -5,6 +5,6 @@ folder, or an entry point of the group `osp.scores` in an installed package; not
 """
 
 from osp.scores.base import Score, last_layer
-from osp.scores.registry import available, build, check, get
+from osp.scores.registry import available, build, check, get, known
 
-__all__ = ["Score", "available", "build", "check", "get", "last_layer"]
+__all__ = ["Score", "available", "build", "check", "get", "known", "last_layer"]

@@ -26,9 +26,14 @@ def _entry_points() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
+def known() -> set[str]:
+    """Names of all scores, those that belong to methods included."""
+    return {*_files(), *_entry_points()}
+
+
 def available() -> list[str]:
     """Names of the scores that any network has, those of installed packages included."""
-    return sorted(name for name in {*_files(), *_entry_points()} if not get(name).own)
+    return sorted(name for name in known() if not get(name).own)
 
 
 def get(name: str) -> type[Score]:
