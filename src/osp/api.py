@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from osp.engine import train as engine
+from osp.engine.data import Data
 from osp.engine.progress import Display, display_for_terminal
 from osp.recipe import Recipe
 
@@ -32,11 +33,11 @@ def train(
         display = display_for_terminal()
     run = engine.train(recipe, out, resume=resume, network=network, display=display, loading=loading)
     if run.data is not None:
-        _draw(run)
+        _draw(run, run.data)
     return run
 
 
-def _draw(run: engine.Run) -> None:
+def _draw(run: engine.Run, data: Data) -> None:
     """The picture comes last: whatever goes wrong in drawing, the result is there."""
     import warnings
 
@@ -48,6 +49,6 @@ def _draw(run: engine.Run) -> None:
     try:
         predictions = Predictions.load(folder.predictions)
         scores = predictions.pool.scores[predictions.score]
-        draw_result(folder, run.data, scores, run.result, folder.read_metrics())
+        draw_result(folder, data, scores, run.result, folder.read_metrics())
     except Exception as error:
         warnings.warn(f"The picture of the result could not be drawn: {type(error).__name__}: {error}", stacklevel=3)

@@ -49,9 +49,8 @@ def measure(predictions: Predictions, truth: np.ndarray | None) -> dict[str, Any
         if pool.kept is not None:
             numbers |= partition_quality(pool.kept, truth)
     rounded: dict[str, Any] = {key: _rounded(value) for key, value in numbers.items()}
-    rounded["class_accuracy"] = [
-        _rounded(each) for each in per_class_accuracy(test.predicted, test.targets, test.logits.shape[1])
-    ]
+    by_class = per_class_accuracy(test.predicted, test.targets, test.logits.shape[1])
+    rounded["class_accuracy"] = [_rounded(each) for each in by_class]
     rounded["score"] = score
     rounded["scores"] = {name: _detection(test.scores[name], test_ood.scores[name]) for name in test.scores}
     others = {name: group for name, group in predictions.groups.items() if name not in OWN_GROUPS}

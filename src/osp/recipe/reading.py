@@ -22,12 +22,15 @@ class _Loader(yaml.SafeLoader):
 
     depth = 0
 
+    def _here(self) -> Any:
+        return self.peek_event().start_mark  # type: ignore[no-untyped-call]
+
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise yaml.MarkedYAMLError(problem="aliases are not allowed", problem_mark=self.peek_event().start_mark)
+            raise yaml.MarkedYAMLError(problem="aliases are not allowed", problem_mark=self._here())
         self.depth += 1
         if self.depth > DEEPEST:
-            raise yaml.MarkedYAMLError(problem="nested too deeply", problem_mark=self.peek_event().start_mark)
+            raise yaml.MarkedYAMLError(problem="nested too deeply", problem_mark=self._here())
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node

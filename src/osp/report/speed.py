@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from osp.engine.checkpoint import write_bytes
+from osp.files import write_bytes
 
 matplotlib.use("Agg")
 COLOURS = {"ours": "#2a6f97", "bare": "#9db4c0", "as published": "#d1603d"}
