@@ -84,16 +84,3 @@ def _unit_rows(features: np.ndarray) -> np.ndarray:
     norms = np.linalg.norm(features, axis=1, keepdims=True)
     unit: np.ndarray = features / np.maximum(norms, 1e-12)
     return unit
-
-
-def per_class_accuracy(predicted: np.ndarray, targets: np.ndarray, classes: int) -> list[float | None]:
-    """Percent right among the images of each class."""
-    return [
-        float((predicted[targets == c] == c).mean() * 100) if (targets == c).any() else None for c in range(classes)
-    ]
-
-
-def balanced_open_accuracy(predicted: np.ndarray, targets: np.ndarray, classes: int) -> float | None:
-    """x"""
-    found = [each for each in per_class_accuracy(predicted, targets, classes + 1) if each is not None]
-    return float(np.mean(found)) if found else None
