@@ -8,10 +8,13 @@ import numpy as np
 
 from osp.evaluate.metrics import (
     accuracy,
-    balanced_open_accuracy,
+    confusion_matrix,
     detection,
+    expected_calibration_error,
     interclass_variance,
     mean_angle,
+    open_balanced_accuracy,
+    open_confusion_matrix,
     partition_quality,
     per_class_accuracy,
 )
@@ -37,6 +40,7 @@ def measure(predictions: Predictions, truth: np.ndarray | None) -> dict[str, Any
         "aupr_ood": found["aupr_ood"],
         "fpr95": found["fpr95"],
         "open_accuracy": open_accuracy(predictions, test, test_ood),
+        "calibration_error": expected_calibration_error(test.logits, test.targets),
         "purity": None,
         "recall": None,
         "angle": mean_angle(test.features, test_ood.features),
@@ -49,8 +53,9 @@ def measure(predictions: Predictions, truth: np.ndarray | None) -> dict[str, Any
         if pool.kept is not None:
             numbers |= partition_quality(pool.kept, truth)
     rounded: dict[str, Any] = {key: _rounded(value) for key, value in numbers.items()}
-    by_class = per_class_accuracy(test.predicted, test.targets, test.logits.shape[1])
-    rounded["class_accuracy"] = [_rounded(each) for each in by_class]
+    matrix = confusion_matrix(test.targets, test.predicted, test.logits.shape[1])
+    rounded["confusion"] = matrix.tolist()
+    rounded["class_accuracy"] = [_rounded(each) for each in per_class_accuracy(matrix)]
     rounded["score"] = score
     rounded["scores"] = {name: _detection(test.scores[name], test_ood.scores[name]) for name in test.scores}
     others = {name: group for name, group in predictions.groups.items() if name not in OWN_GROUPS}
@@ -65,16 +70,17 @@ def measure(predictions: Predictions, truth: np.ndarray | None) -> dict[str, Any
 
 def open_accuracy(predictions: Predictions, test: Group, test_ood: Group) -> float | None:
     """Balanced accuracy over the K classes and "none of them", at the model's threshold; None without OOD images."""
-    if not len(test) or not len(test_ood):
-        return None
     assert test.targets is not None
-    classes = test.logits.shape[1]
-    predicted, targets = [], []
-    for group, truth in ((test, test.targets), (test_ood, np.full(len(test_ood), classes))):
-        foreign = group.scores[predictions.score] > predictions.threshold
-        predicted.append(np.where(foreign, classes, group.predicted))
-        targets.append(truth)
-    return balanced_open_accuracy(np.concatenate(predicted), np.concatenate(targets), classes)
+    score = predictions.score
+    matrix = open_confusion_matrix(
+        test.logits,
+        test.scores[score],
+        test.targets,
+        test_ood.logits,
+        test_ood.scores[score],
+        predictions.threshold,
+    )
+    return open_balanced_accuracy(matrix)
 
 
 def _detection(id_scores: np.ndarray, ood_scores: np.ndarray) -> dict[str, float | None]:
