@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from osp import Recipe
 from osp.engine.checkpoint import load_checkpoint
-from osp.engine.folder import RunFolder
+from osp.runs.folder import RunFolder
 from osp.engine.train import Run, train
 
 

@@ -20,7 +20,7 @@ from torch import nn
 
 from osp import UserError
 from osp.engine.checkpoint import load_checkpoint, load_state, prefixed, save_checkpoint, unprefixed, write_bytes
-from osp.engine.folder import RunFolder
+from osp.runs.folder import RunFolder
 
 
 def test_tensors_and_header_come_back_as_they_were(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from torch import nn
 import osp.engine.loop as loop_module
 from osp import Recipe, UserError
 from osp.engine.checkpoint import load_checkpoint
-from osp.engine.folder import RunFolder
+from osp.runs.folder import RunFolder
 from osp.engine.loop import Loop
 from osp.engine.signals import Interrupted
 from osp.methods import available

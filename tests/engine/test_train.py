@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import osp
 from osp import UserError
 from osp.data.split import Split
-from osp.engine.folder import RunFolder
+from osp.runs.folder import RunFolder
 from osp.methods import available
 
 KEYS = [

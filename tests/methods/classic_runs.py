@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from osp import Recipe
-from osp.engine.folder import RunFolder
+from osp.runs.folder import RunFolder
 from osp.engine.train import train
 from osp.methods import Method, Sample, Stage, Step, Task, get
 from osp.nets import BATCH_NORMS, build_network

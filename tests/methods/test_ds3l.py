@@ -12,7 +12,7 @@ from digit_runs import run, state
 from torch import Tensor, nn
 
 from osp import Recipe
-from osp.engine.folder import RunFolder
+from osp.runs.folder import RunFolder
 from osp.methods import Batch, Sample, Stage, Step, Task
 from osp.methods.ds3l import DS3L, DS3LOptions
 from osp.nets import Network, build_network

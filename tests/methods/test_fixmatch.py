@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from osp import Recipe
-from osp.engine.folder import RunFolder
+from osp.runs.folder import RunFolder
 from osp.engine.train import train
 from osp.methods import Method, Sample, Stage, Step, Task, get
 from osp.methods.fixmatch import pseudo_label_loss

@@ -12,7 +12,7 @@ from digit_runs import run
 from torch import Tensor, nn
 
 from osp import Recipe
-from osp.engine.folder import RunFolder
+from osp.runs.folder import RunFolder
 from osp.methods import Sample, Stage, Step, Task
 from osp.methods.mtc import MTC, MTCOptions
 from osp.nets import Network

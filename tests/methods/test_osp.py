@@ -14,7 +14,7 @@ from torch import Tensor
 
 from osp import Recipe
 from osp.engine.checkpoint import load_checkpoint
-from osp.engine.folder import RunFolder
+from osp.runs.folder import RunFolder
 from osp.engine.signals import Interrupted
 from osp.engine.train import Run
 from osp.methods.osp import OSP

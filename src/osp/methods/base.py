@@ -267,7 +267,7 @@ class Method(nn.Module):
         self.task = task
         self.logged: dict[str, Tensor] = {}
         self.score: scores.Score = scores.build("softmax", network.feature_dim, task.num_classes)
-        """The method's own OOD score; one that learns a head for it puts another here."""
+        """The method's own OOD score; `use_score` puts another in its place."""
 
     # What the method declares
 
@@ -325,6 +325,11 @@ class Method(nn.Module):
     def kept(self) -> Tensor | None:
         """Which unlabelled rows the method currently takes for ID (boolean), where it partitions the pool."""
         return None
+
+    def use_score(self, score: scores.Score) -> None:
+        """Make this the method's own OOD score. Its parameters come after those that the method has so far."""
+        del self.score
+        self.score = score
 
     def artifacts(self) -> dict[str, dict[str, Tensor]]:
         """What a finished run keeps of the method besides its model: each becomes NAME.npz in the run folder."""

@@ -118,7 +118,7 @@ class IOMatch(Method):
 
     def __init__(self, options: Any, network: Network, task: Task) -> None:
         super().__init__(options, network, task)
-        self.score = OpenSetScore(network.feature_dim, task.num_classes, options.projection)
+        self.use_score(OpenSetScore(network.feature_dim, task.num_classes, options.projection))
         self.aligns = task.num_classes >= MANY_CLASSES if options.align is None else options.align
         rows = options.align_batches if self.aligns else 0
         self.register_buffer("marginals", torch.zeros(rows, task.num_classes))  # mean prediction of the last batches

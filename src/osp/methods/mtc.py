@@ -104,7 +104,7 @@ class MTC(Method):
 
     def __init__(self, options: Any, network: Network, task: Task) -> None:
         super().__init__(options, network, task)
-        self.score = DomainScore(network.feature_dim, task.num_classes)
+        self.use_score(DomainScore(network.feature_dim, task.num_classes))
         unlabeled = torch.arange(task.num_labeled + task.num_unlabeled) >= task.num_labeled
         self.register_buffer("latest", torch.zeros(len(unlabeled)))  # predictions of labelled, then unlabelled images
         self.register_buffer("records", torch.zeros(RECORDS, task.num_unlabeled))

@@ -75,7 +75,7 @@ class OpenMatch(Method):
 
     def __init__(self, options: Any, network: Network, task: Task) -> None:
         super().__init__(options, network, task)
-        self.score = OneVsAllScore(network.feature_dim, task.num_classes)
+        self.use_score(OneVsAllScore(network.feature_dim, task.num_classes))
         self.register_buffer("kept_rows", torch.zeros(0, dtype=torch.bool))
 
     @property

@@ -120,7 +120,7 @@ class SafeStudent(Method):
 
     def __init__(self, options: Any, network: Network, task: Task) -> None:
         super().__init__(options, network, task)
-        self.score = EnergyDiscrepancyScore(network.feature_dim, task.num_classes, options.temperature)
+        self.use_score(EnergyDiscrepancyScore(network.feature_dim, task.num_classes, options.temperature))
         # Without dropout: the teacher never trains.
         self.teacher = Network(copy.deepcopy(network.encoder), network.feature_dim, task.num_classes)
         self.teacher.requires_grad_(False)

@@ -103,7 +103,7 @@ class SSB(Method):
         super().__init__(options, network, task)
         hidden = (options.hidden, options.hidden)
         network.add_module("classifier", linear_layers([network.feature_dim, *hidden, task.num_classes]))
-        self.score = OneVsAllScore(network.feature_dim, task.num_classes, hidden)
+        self.use_score(OneVsAllScore(network.feature_dim, task.num_classes, hidden))
 
     @property
     def detector(self) -> OneVsAllHead:

@@ -14,10 +14,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import osp
-from osp import Model, Recipe, Run, UserError
+from osp import Predictor, Recipe, Run, UserError
 from osp.data.split import Split
 from osp.engine.train import train
-from osp.model import as_tensor
+from osp.predictor import as_tensor
 
 
 @pytest.fixture(scope="module")
