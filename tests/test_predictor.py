@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -10,12 +9,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 
 import osp
 from osp import Predictor, Recipe, Run, UserError
 from osp.data.split import Split
+from osp.engine.checkpoint import load_checkpoint, save_checkpoint
 from osp.engine.train import train
 from osp.predictor import as_tensor
 
@@ -97,9 +95,9 @@ def test_images_of_the_wrong_kind_are_refused(run: Run, images: np.ndarray) -> N
 
 def test_a_model_can_be_moved_to_another_folder(run: Run, images: np.ndarray, tmp_path: Path) -> None:
     target = tmp_path / "model.safetensors"
-    target.write_bytes((run.path / "checkpoints" / "last.safetensors").read_bytes())
+    target.write_bytes((run.path / "model.safetensors").read_bytes())
     assert np.array_equal(osp.load(target).predict(images), run.model.predict(images))
-    assert isinstance(osp.load(str(target)), Model)
+    assert isinstance(osp.load(str(target)), Predictor)
 
 
 def test_what_is_no_model_is_refused(run: Run, tmp_path: Path) -> None:
@@ -110,26 +108,15 @@ def test_what_is_no_model_is_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "text.safetensors").write_text("hello", encoding="utf-8")
     with pytest.raises(UserError, match="is damaged"):
         osp.load(tmp_path / "text.safetensors")
-    source = run.path / "checkpoints" / "last.safetensors"
-    save_file(load_file(source), tmp_path / "bare.safetensors", metadata={"format": "osp checkpoint 1", "meta": "{}"})
-    with pytest.raises(UserError, match="not finished"):
-        osp.load(tmp_path / "bare.safetensors")
-    meta = {"threshold": 0.5, "done": 1}
-    header = {"format": "osp checkpoint 1", "meta": json.dumps(meta)}
-    save_file(load_file(source), tmp_path / "part.safetensors", metadata=header)
-    with pytest.raises(UserError, match="lacks 'recipe'"):
-        osp.load(tmp_path / "part.safetensors")
-
-
-def test_an_option_of_another_version_is_named(run: Run, tmp_path: Path) -> None:
-    source = run.path / "checkpoints" / "best.safetensors"
-    with safe_open(source, "numpy") as file:
-        header = dict(file.metadata())
-    meta = json.loads(header["meta"])
-    meta["recipe"]["options"]["over"] = "batch"
-    save_file(load_file(source), tmp_path / "old.safetensors", metadata={**header, "meta": json.dumps(meta)})
-    with pytest.raises(UserError, match="Unknown field 'over' in the options of fixmatch"):
-        osp.load(tmp_path / "old.safetensors")
+    tensors, meta = load_checkpoint(run.path / "model.safetensors")
+    for lacking in ("network", "scores", "layers"):
+        save_checkpoint(tmp_path / "part.safetensors", tensors, {k: v for k, v in meta.items() if k != lacking})
+        with pytest.raises(UserError, match=f"no trained model .it lacks '{lacking}'"):
+            osp.load(tmp_path / "part.safetensors")
+    for broken in ({"layers": []}, {"scores": []}, {"std": [0.1, 0.2]}, {"shape": [1]}, {"class_names": 3}):
+        save_checkpoint(tmp_path / "odd.safetensors", tensors, meta | broken)
+        with pytest.raises(UserError):
+            osp.load(tmp_path / "odd.safetensors")
 
 
 def test_an_unfinished_run_is_refused_with_what_to_do(tmp_path: Path) -> None:

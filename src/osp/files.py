@@ -22,10 +22,10 @@ PARTIAL = ".partial"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a whole file or nothing: an error leaves what was there before."""
+def write_bytes(path: Path, content: bytes, earlier: Path | None = None) -> None:
+    """Write a whole file or nothing: an error leaves what was there before, which `earlier` keeps under another name."""
     try:
-        with _beside(path) as partial, open(partial, "wb") as file:
+        with _beside(path, earlier) as partial, open(partial, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -41,13 +41,15 @@ def write_text(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def _beside(path: Path) -> Iterator[str]:
+def _beside(path: Path, earlier: Path | None) -> Iterator[str]:
     """A new file in the folder of `path` that takes its place at the end, or is gone if something fails."""
     handle, partial = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent)
     os.close(handle)
     try:
         yield partial
         os.chmod(partial, 0o666 & ~_UMASK)
+        if earlier is not None and path.exists():
+            os.replace(path, earlier)
         os.replace(partial, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 import osp
 from osp import UserError
 from osp.data.split import Split
-from osp.runs.folder import RunFolder
 from osp.methods import available
+from osp.runs.folder import RunFolder
 
 KEYS = [
     "method",
@@ -174,6 +174,7 @@ def test_a_network_of_ones_own_is_trained_and_loaded(tmp_path: Path) -> None:
     assert done.result["network"] == "custom"
     assert done.result["accuracy"] > 50
     images = np.zeros((2, 8, 8), np.uint8)
+    assert done.model.features(images).shape == (2, 12)
     with pytest.raises(UserError, match=r"network of your own: give the module again"):
         osp.load(done.path)
     assert osp.load(done.path, network=network).features(images).shape == (2, 12)

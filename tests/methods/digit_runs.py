@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from osp import Recipe
 from osp.engine.checkpoint import load_checkpoint
-from osp.runs.folder import RunFolder
 from osp.engine.train import Run, train
 from osp.methods.base import Batch, Sample, Stage, Step, Task
 from osp.methods.t2t import T2T
 from osp.nets import Network
+from osp.runs.folder import RunFolder
 
 NUM_CLASSES, POOL = 4, 40
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,7 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]
     }
     text = json.dumps(meta)
     content = save(plain, metadata={"format": FORMAT, "meta": text, "checksum": checksum(plain, text)})
-    if earlier is not None and path.exists():
-        os.replace(path, earlier)
-    write_bytes(path, content)
+    write_bytes(path, content, earlier)
 
 
 def checksum(tensors: dict[str, Tensor], meta: str) -> str:

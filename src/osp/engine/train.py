@@ -241,7 +241,7 @@ def finish(loop: Loop, data: Data) -> dict[str, Any]:
         + chance_warnings(test.predicted, loop.at.done),
     }
     loop.folder.write_result(result)
-    loop.folder.forget_checkpoints()
+    loop.folder.forget_previous()
     return result
 
 

@@ -110,10 +110,9 @@ class RunFolder:
         """The result of a finished run, otherwise None."""
         return self.read_json(self.result) if self.result.exists() else None
 
-    def forget_checkpoints(self) -> None:
-        """A finished run has its model; what it needed to go on may go."""
-        for path in (self.last, self.previous):
-            path.unlink(missing_ok=True)
+    def forget_previous(self) -> None:
+        """A finished run needs no second checkpoint."""
+        self.previous.unlink(missing_ok=True)
 
     def read_json(self, path: Path) -> dict[str, Any]:
         try:
