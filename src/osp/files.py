@@ -23,7 +23,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def write_bytes(path: Path, content: bytes, earlier: Path | None = None) -> None:
-    """Write a whole file or nothing: an error leaves what was there before, which `earlier` keeps under another name."""
+    """Write a whole file or nothing: an error leaves what was there before, which `earlier` may keep."""
     try:
         with _beside(path, earlier) as partial, open(partial, "wb") as file:
             file.write(content)

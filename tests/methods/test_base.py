@@ -134,8 +134,8 @@ def test_the_own_score_is_rebuilt_from_its_name_config_and_state_alone(name: str
     features = torch.randn(5, method.net.feature_dim)
     with torch.no_grad():
         logits = method.net.classify(features)
-        rebuilt = scores.build(method.score.name, method.net.feature_dim, 4, **method.score.config()).eval()
-        rebuilt.load_state_dict(method.score.state_dict())
+        rebuilt = scores.build(method.own_score.name, method.net.feature_dim, 4, **method.own_score.config()).eval()
+        rebuilt.load_state_dict(method.own_score.state_dict())
         torch.testing.assert_close(rebuilt(features, logits, method.net.classifier), method.ood_score(features, logits))
 
 

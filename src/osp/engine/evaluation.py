@@ -51,12 +51,12 @@ class Evaluation:
     ) -> None:
         self.method, self.feed, self.averaged, self.autocast = method, feed, averaged, autocast
         dim, classes = method.net.feature_dim, method.net.num_classes
-        self.scores: dict[str, Score] = {method.score.name: method.score}
+        self.scores: dict[str, Score] = {method.own_score.name: method.own_score}
         for name in scores.available():
             if name not in self.scores:
                 self.scores[name] = scores.build(name, dim, classes).to(feed.device)
         asked = method.options.score
-        self.reported = method.score.name if asked == "own" else asked
+        self.reported = method.own_score.name if asked == "own" else asked
 
     @contextmanager
     def reported_weights(self) -> Iterator[None]:

@@ -266,7 +266,7 @@ class Method(nn.Module):
         self.net = network
         self.task = task
         self.logged: dict[str, Tensor] = {}
-        self.score: scores.Score = scores.build("softmax", network.feature_dim, task.num_classes)
+        self.own_score: scores.Score = scores.build("softmax", network.feature_dim, task.num_classes)
         """The method's own OOD score; `use_score` puts another in its place."""
 
     # What the method declares
@@ -328,8 +328,8 @@ class Method(nn.Module):
 
     def use_score(self, score: scores.Score) -> None:
         """Make this the method's own OOD score. Its parameters come after those that the method has so far."""
-        del self.score
-        self.score = score
+        del self.own_score
+        self.own_score = score
 
     def artifacts(self) -> dict[str, dict[str, Tensor]]:
         """What a finished run keeps of the method besides its model: each becomes NAME.npz in the run folder."""
@@ -346,7 +346,7 @@ class Method(nn.Module):
 
     def ood_score(self, features: Tensor, logits: Tensor) -> Tensor:
         """The method's own score; larger = more OOD; called in single precision."""
-        found: Tensor = self.score(features, logits, self.net.classifier)
+        found: Tensor = self.own_score(features, logits, self.net.classifier)
         return found
 
     # Help

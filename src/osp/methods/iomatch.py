@@ -125,8 +125,8 @@ class IOMatch(Method):
 
     @property
     def heads(self) -> OpenSetScore:
-        assert isinstance(self.score, OpenSetScore)
-        return self.score
+        assert isinstance(self.own_score, OpenSetScore)
+        return self.own_score
 
     @property
     def projection(self) -> nn.Sequential:

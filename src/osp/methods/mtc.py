@@ -116,8 +116,8 @@ class MTC(Method):
     @property
     def domain_head(self) -> nn.Linear:
         """h."""
-        assert isinstance(self.score, DomainScore)
-        return self.score.head
+        assert isinstance(self.own_score, DomainScore)
+        return self.own_score.head
 
     # Declarations
 

@@ -81,8 +81,8 @@ class OpenMatch(Method):
     @property
     def detector(self) -> OneVsAllHead:
         """o."""
-        assert isinstance(self.score, OneVsAllScore)
-        return self.score.head
+        assert isinstance(self.own_score, OneVsAllScore)
+        return self.own_score.head
 
     # Declarations
 

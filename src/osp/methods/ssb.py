@@ -108,8 +108,8 @@ class SSB(Method):
     @property
     def detector(self) -> OneVsAllHead:
         """o."""
-        assert isinstance(self.score, OneVsAllScore)
-        return self.score.head
+        assert isinstance(self.own_score, OneVsAllScore)
+        return self.own_score.head
 
     # Declarations
 
@@ -179,4 +179,4 @@ class SSB(Method):
 
     def refresh(self, step: Step, pool: Pool) -> None:
         """At the start of stage B, where it changes nothing yet, and half-way through it."""
-        pool.restart_average("score.head.")
+        pool.restart_average("own_score.head.")

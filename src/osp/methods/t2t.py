@@ -165,8 +165,8 @@ class T2T(Method):
     @property
     def matching(self) -> MatchingHead:
         """M."""
-        assert isinstance(self.score, MatchingScore)
-        return self.score.head
+        assert isinstance(self.own_score, MatchingScore)
+        return self.own_score.head
 
     # Declarations
 
