@@ -184,6 +184,8 @@ def _rebuilt(
         raise UserError("This model has a network of your own: give the module again (network=...).")
     classes = len(meta["class_names"])
     net = build_network(network if network is not None else meta["network"], tuple(meta["shape"]), classes)
+    if meta["layers"][0] != net.feature_dim or meta["layers"][-1] != classes:
+        raise ValueError(f"its classifier has the sizes {meta['layers']}")
     if len(meta["layers"]) > 2:
         net.add_module("classifier", linear_layers(meta["layers"]))
     load_state(net.encoder, unprefixed("encoder", tensors), file)
