@@ -155,6 +155,7 @@ class T2T(Method):
     def __init__(self, options: Any, network: Network, task: Task) -> None:
         super().__init__(options, network, task)
         self.rotation_head = nn.Linear(network.feature_dim, 4)
+        del self.score  # its successor's place is behind the rotation head: gradient norms are sums in this order
         self.score = MatchingScore(network.feature_dim, task.num_classes)
         self.register_buffer("scores", torch.zeros(0))  # of the pool at the last refresh; larger = more OOD
         self.register_buffer("share", torch.zeros(()))  # of ID images in the pool; 0 where it was not estimated
