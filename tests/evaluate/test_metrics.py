@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binomtest
+from scipy.stats import binomtest  # type: ignore[import-untyped]
 from sklearn.metrics import average_precision_score, balanced_accuracy_score, recall_score, roc_auc_score
 from sklearn.metrics import confusion_matrix as sklearn_confusion_matrix
 

@@ -15,7 +15,8 @@ def accuracy(logits: np.ndarray, targets: np.ndarray) -> float | None:
 
 def with_none(logits: np.ndarray, scores: np.ndarray, threshold: float) -> np.ndarray:
     """The predicted class of each image, K (none of them) where its OOD score lies above the threshold."""
-    return np.where(scores > threshold, logits.shape[1], logits.argmax(axis=1))
+    classes: np.ndarray = np.where(scores > threshold, logits.shape[1], logits.argmax(axis=1))
+    return classes
 
 
 def confusion_matrix(targets: np.ndarray, predicted: np.ndarray, num_classes: int) -> np.ndarray:

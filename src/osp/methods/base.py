@@ -217,7 +217,7 @@ class Options(BaseModel):
         try:
             return scores.check(value)
         except UserError as error:
-            raise ValueError(str(error)) from None
+            raise ValueError(str(error).rstrip(".")) from None
 
 
 UNPUBLISHED = {"warmup": 0.0, "clip": None}

@@ -48,7 +48,8 @@ class ViMScore(Score):
     def residual(self, inputs: Tensor) -> Tensor:
         """‖x^⊥‖."""
         centered = inputs - self.origin
-        return torch.linalg.vector_norm(centered - centered @ self.principal @ self.principal.T, dim=1)
+        norms: Tensor = torch.linalg.vector_norm(centered - centered @ self.principal @ self.principal.T, dim=1)
+        return norms
 
     def forward(self, features: Tensor, logits: Tensor, classifier: nn.Module) -> Tensor:
         inputs, _ = last_layer(features, classifier)
