@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from osp.data.augment import Augmenter
 from osp.data.gather import match
+from osp.data.views import Augmenter
 from osp.engine.checkpoint import load_checkpoint, load_state, unprefixed
 from osp.engine.train import build_method
 from osp.errors import UserError

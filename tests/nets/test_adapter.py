@@ -35,21 +35,21 @@ def test_it_follows_its_formula() -> None:
 
 
 def test_it_learns_what_a_linear_classifier_cannot() -> None:
-    """Four clouds at the corners of a square, the class being that of the diagonal (XOR): linear gives one half."""
+    """The class is whether two coordinates agree in sign (XOR): half of it is chance, and all that a line can find."""
     for seed in range(3):
         torch.manual_seed(seed)
         features = torch.randn(400, 8)
         targets = (features[:, 0] * features[:, 1] > 0).long()
 
         def accuracy(network: nn.Module, features: torch.Tensor = features, targets: torch.Tensor = targets) -> float:
-            optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
-            for _ in range(300):
+            optimizer = torch.optim.Adam(network.parameters(), lr=0.02)
+            for _ in range(100):
                 optimizer.zero_grad()
                 F.cross_entropy(network(features), targets).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
             return (network(features).argmax(dim=1) == targets).float().mean().item()
 
-        assert accuracy(build_network("adapter", (8,), 2)) > 0.85  # about 0.98
+        assert accuracy(build_network("adapter", (8,), 2)) > 0.85  # 0.98 or more
         assert accuracy(nn.Linear(8, 2)) < 0.7  # about 0.55
 
 

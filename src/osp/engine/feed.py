@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from osp.data.augment import Augmenter
 from osp.data.gather import Images
 from osp.data.split import Split
 from osp.data.stream import Stream
+from osp.data.views import Augmenter
 from osp.engine.optim import AveragedWeights
 from osp.errors import UserError
 from osp.methods.base import Batch, Part, Sample, Step, StreamSpec

@@ -14,8 +14,8 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from osp.data.augment import Augmenter
 from osp.data.split import Split
+from osp.data.views import Augmenter
 from osp.engine.data import Data, open_data
 from osp.engine.devices import open_fabric
 from osp.engine.feed import Feed

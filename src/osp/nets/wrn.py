@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from torch import Tensor, nn
 
 from osp.errors import UserError
@@ -82,8 +84,7 @@ def parameters(depth: int, width: int) -> int:
     1451520
     """
     per_group, sizes = plan(depth, width)
-    steps = zip(sizes[:-1], sizes[1:], strict=True)
-    return sum(9 * after * (before + (2 * per_group - 1) * after) for before, after in steps)
+    return sum(9 * after * (before + (2 * per_group - 1) * after) for before, after in pairwise(sizes))
 
 
 NETWORK = NetworkSpec(
