@@ -33,7 +33,8 @@ class Model:
         self.class_names: tuple[str, ...] = tuple(meta["class_names"])
         self.threshold = float(meta["threshold"])
         """An image whose `ood_score` lies above this looks foreign: 95 % of the validation images lie below it."""
-        self.shape: tuple[int, int, int] = method.task.shape
+        channels, height, width = method.task.shape
+        self.shape = (channels, height, width)
         self._augmenter = Augmenter(self.shape, meta["mean"], meta["std"])
 
     def predict(self, images: np.ndarray) -> np.ndarray:

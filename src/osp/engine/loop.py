@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from osp.distributed import average_gradients
+from osp.engine.batches import Feed
 from osp.engine.checkpoint import load_checkpoint, load_state, prefixed, save_checkpoint, unprefixed
-from osp.engine.feed import Feed, FeedPool, map_images
 from osp.engine.folder import RunFolder
 from osp.engine.optim import (
     AveragedWeights,
@@ -24,6 +24,7 @@ from osp.engine.optim import (
     main_parameters,
     optimizer_tensors,
 )
+from osp.engine.passes import FeedPool, map_images
 from osp.engine.progress import Display
 from osp.engine.schedule import Timetable, refreshes
 from osp.engine.signals import Interrupted, stop_signals

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +14,13 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
+from osp.data.gather import Images
+from osp.data.pixel_views import PixelViews
 from osp.data.split import Split
 from osp.data.views import Augmenter
+from osp.engine.batches import Feed
 from osp.engine.data import Data, open_data
 from osp.engine.devices import open_fabric
-from osp.engine.feed import Feed
 from osp.engine.folder import RunFolder
 from osp.engine.loop import Loop
 from osp.engine.progress import Display, Silent
@@ -26,7 +28,7 @@ from osp.errors import UserError
 from osp.evaluate.metrics import accuracy, detection, interclass_variance, mean_angle, partition_quality
 from osp.methods.base import Method, Outputs, Task
 from osp.methods.registry import get
-from osp.nets import batchnorm_momentum, build_network, set_batchnorm_momentum
+from osp.nets import batchnorm_momentum, build_network, check_name, set_batchnorm_momentum
 from osp.randomness import key_to_seed
 from osp.recipe import Recipe, explain
 
@@ -172,23 +174,30 @@ def build_loop(
         return method.to(fabric.device)
 
     method = fresh("start")
-    augmenter = Augmenter(
-        data.shape, data.source.mean, data.source.std, mirror=data.source.mirror, cutout=data.source.cutout
-    )
-    feed = Feed(data.train, split, augmenter, recipe.seed, fabric.device)
+    feed = Feed(pixel_views(data.train, data, recipe, fabric.device), split, recipe.seed, fabric.device)
     if recipe.channels_last:
         method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        feed.memory_format = torch.channels_last
     method.net.group = encoder_group(recipe, fabric.device)
     if recipe.compile:
         method.net.encoder.compile()
-    model = {
-        "task": asdict(task),
-        "class_names": list(data.class_names),
-        "mean": list(data.source.mean),
-        "std": list(data.source.std),
-    }
+    mean, std = normalization(recipe, data)
+    model = {"task": asdict(task), "class_names": list(data.class_names), "mean": list(mean), "std": list(std)}
     return Loop(recipe, method, fresh, feed, data.truth, folder, fabric, display, model)
+
+
+def normalization(recipe: Recipe, data: Data) -> tuple[Sequence[float], Sequence[float]]:
+    """Mean and standard deviation of the pixels: the network's own, where it has them, else the data set's."""
+    spec = None if recipe.network in (None, "custom") else check_name(recipe.network)
+    if spec is not None and spec.mean is not None and spec.std is not None:
+        return spec.mean, spec.std
+    return data.source.mean, data.source.std
+
+
+def pixel_views(images: Images, data: Data, recipe: Recipe, device: torch.device) -> PixelViews:
+    """The views of these images, as the set's kind allows and the network wants them."""
+    mean, std = normalization(recipe, data)
+    augmenter = Augmenter(data.shape, mean, std, mirror=data.source.mirror, cutout=data.source.cutout)
+    return PixelViews(images, augmenter, device, channels_last=recipe.channels_last)
 
 
 def encoder_group(recipe: Recipe, device: torch.device) -> int | None:
@@ -219,8 +228,8 @@ def finish(loop: Loop, data: Data, draw: Draw | None = None) -> dict[str, Any]:
     loop.fit_score()
     pool_scores = loop.scores(split.unlabeled)
     validation = loop.outputs(split.val if len(split.val) else split.labeled)
-    test_feed = Feed(data.test, split, loop.feed.augmenter, recipe.seed, loop.feed.device)
-    test_feed.memory_format = loop.feed.memory_format
+    test_views = pixel_views(data.test, data, recipe, loop.feed.device)
+    test_feed = Feed(test_views, split, recipe.seed, loop.feed.device)
     test, test_ood = (loop.outputs(index, test_feed) for index in (split.test, split.test_ood))
     threshold = loop.save_model(loop.folder.last, validation)
     result = {

@@ -68,7 +68,7 @@ def test_what_is_no_view_is_refused(name: str) -> None:
 
 
 def test_a_misspelt_view_is_told_before_there_is_a_run_folder(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"stream 'labeled'.*view 'stronk'.*Did you mean 'strong'\?"):
+    with pytest.raises(UserError, match=r"stream 'labeled': Unknown view 'stronk'\. Did you mean 'strong'\?"):
         train(recipe(tmp_path, "stronk"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -107,10 +107,8 @@ def test_an_installed_package_may_announce_a_view(monkeypatch: pytest.MonkeyPatc
         find("invertet")
 
 
-def test_a_module_that_holds_no_view_of_its_own_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_without_a_view_of_its_own_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("both", "osp.data.views", "osp.views")
     monkeypatch.setattr(osp.plugins, "entry_points", lambda group: [point] if group == point.group else [])
-    with pytest.raises(
-        UserError, match="'both' cannot be loaded: exactly one class derived from View is wanted; found none"
-    ):
+    with pytest.raises(UserError, match="'both' cannot be loaded: exactly one class derived from View"):
         find("both")

@@ -1,7 +1,7 @@
 """The views of images that methods learn from, one file each, and what applies them to whole batches.
 
-`plain` normalises only; `flip` mirrors half of the images; `weak` mirrors and crops; `strong` is weak, RandAugment and a
-grey square. A digit at the end of a name (`weak2`) asks for another, independent draw.
+`plain` normalises only; `flip` mirrors half of the images; `weak` mirrors and crops; `strong` is weak, RandAugment and
+a grey square. A digit at the end of a name (`weak2`) asks for another, independent draw.
 """
 
 from osp.data.views.augmenter import Augmenter, Plan

@@ -9,7 +9,11 @@ from osp.errors import UserError, suggest
 from osp.plugins import Plugins, only_class
 
 _views = Plugins(
-    "osp.data.views", "osp.views", "view", only_class(View), helpers=("augmenter", "base", "image_ops", "registry")
+    "osp.data.views",
+    "osp.views",
+    "view",
+    only_class(View),  # type: ignore[type-abstract]  # the base itself is never taken
+    helpers=("augmenter", "base", "image_ops", "registry"),
 )
 
 
