@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,9 +19,6 @@ from osp.nets import build_network
 from osp.parts.one_vs_all import linear_layers
 from osp.recipe.plan import CUSTOM, Plan
 from osp.scores import Score
-
-if TYPE_CHECKING:
-    from osp.engine.data import Data
 
 CHUNK = 256
 NEEDED = ("network", "shape", "class_names", "mean", "std", "layers", "scores", "score")
@@ -126,17 +123,25 @@ class Predictor:
         return f"Predictor({len(self.class_names)} classes: {names}; images {size}; score {self.score}; {trained})"
 
 
-def save_predictor(path: Path, evaluation: Evaluation, known: Mapping[str, np.ndarray], plan: Plan, data: Data) -> None:
+def save_predictor(
+    path: Path,
+    evaluation: Evaluation,
+    known: Mapping[str, np.ndarray],
+    plan: Plan,
+    class_names: Sequence[str],
+    mean: Sequence[float],
+    std: Sequence[float],
+) -> None:
     """The reported model as `osp.load` reads it; `known` are the scores of images known to be ID, for thresholds."""
     net = evaluation.method.net
     limits = thresholds(dict(known))
     kept = {name: score for name, score in evaluation.scores.items() if name in limits}
     meta = {
         "network": plan.network,
-        "shape": list(data.shape),
-        "class_names": list(data.class_names),
-        "mean": list(data.source.mean),
-        "std": list(data.source.std),
+        "shape": list(evaluation.method.task.shape),
+        "class_names": list(class_names),
+        "mean": list(mean),
+        "std": list(std),
         "layers": layer_sizes(net.classifier),
         "score": evaluation.reported,
         "scores": {name: {"config": score.config(), "threshold": limits[name]} for name, score in kept.items()},

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from osp import scores
 from osp.engine.optim import AveragedWeights
+from osp.engine.passes import map_images
 from osp.errors import UserError
 from osp.evaluate.metrics import accuracy, detection, interclass_variance, mean_angle, partition_quality
 from osp.evaluate.predictions import POOL_SAMPLE, Group, PoolPredictions, Predictions
@@ -20,7 +21,7 @@ from osp.methods.base import Method
 from osp.scores import Score
 
 if TYPE_CHECKING:
-    from osp.engine.feed import Feed
+    from osp.engine.batches import Feed
 
 KEPT_BY_VALIDATION = 0.95
 """Share of the validation images at or below the threshold."""
@@ -151,8 +152,6 @@ class Evaluation:
     def _map(
         self, function: Callable[[Tensor], tuple[Tensor, ...]], index: np.ndarray, feed: Feed | None = None
     ) -> tuple[Tensor, ...]:
-        from osp.engine.feed import map_images
-
         with self.reported_weights():
             return map_images(function, self.method, feed or self.feed, index, self.autocast)
 
@@ -174,14 +173,3 @@ class NotFinite(UserError):
 def check_finite(*values: np.ndarray) -> None:
     if not all(np.isfinite(each).all() for each in values):
         raise NotFinite("The network's outputs are no longer numbers.")
-
-
-def module_tensors(evaluation: Evaluation) -> dict[str, dict[str, Tensor]]:
-    """What a predictor needs of the reported model: encoder, classifier, and the state of each score."""
-    net: nn.Module = evaluation.method.net
-    found = {"encoder": dict(evaluation.method.net.encoder.state_dict())}
-    found["classifier"] = dict(evaluation.method.net.classifier.state_dict())
-    for name, score in evaluation.scores.items():
-        found[f"scores/{name}"] = dict(score.state_dict())
-    assert isinstance(net, nn.Module)
-    return found

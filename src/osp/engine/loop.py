@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from osp.distributed import average_gradients
+from osp.engine.batches import Feed
 from osp.engine.checkpoint import unprefixed
 from osp.engine.evaluation import Evaluation, NotFinite
-from osp.engine.feed import Feed, FeedPool
 from osp.engine.optim import AveragedWeights, build_optimizer, load_optimizer_tensors, main_parameters
+from osp.engine.passes import FeedPool
 from osp.engine.records import Records
 from osp.engine.schedule import Timetable, refreshes
 from osp.engine.signals import Interrupted, stop_signals

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,13 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from osp.data.augment import Augmenter
+from osp.data.gather import Images
+from osp.data.pixel_views import PixelViews
 from osp.data.split import Split
+from osp.data.views import Augmenter
+from osp.engine.batches import Feed
 from osp.engine.data import Data, open_data
 from osp.engine.devices import check_device, open_fabric, process_settings
-from osp.engine.feed import Feed
 from osp.engine.loop import Loop
 from osp.engine.progress import Display, Silent
 from osp.engine.records import Records
@@ -28,7 +31,7 @@ from osp.evaluate.result import measure
 from osp.files import write_text
 from osp.methods.base import Method, Task
 from osp.methods.registry import get
-from osp.nets import build_network, set_batchnorm_momentum
+from osp.nets import build_network, check_name, set_batchnorm_momentum
 from osp.predictor import Predictor, load, save_predictor
 from osp.randomness import key_to_seed
 from osp.recipe import Plan, Recipe, explain, make_plan
@@ -184,22 +187,35 @@ def build_loop(
         return method.to(fabric.device)
 
     method = fresh("start")
-    augmenter = Augmenter(
-        data.shape, data.source.mean, data.source.std, mirror=data.source.mirror, cutout=data.source.cutout
-    )
-    feed = Feed(data.train, split, augmenter, plan.seed, fabric.device)
+    feed = Feed(pixel_views(data.train, data, plan, fabric.device), split, plan.seed, fabric.device)
     if plan.channels_last:
         method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        feed.memory_format = torch.channels_last
     method.net.group = plan.group or None
     if plan.compile:
         method.net.encoder.compile()
 
     def save_best(loop: Loop) -> None:
         validation = loop.evaluation.outputs(loop.feed.index["val"], names=[loop.evaluation.reported])
-        save_predictor(loop.folder.best, loop.evaluation, validation.scores, plan, data)
+        save_predictor(
+            loop.folder.best, loop.evaluation, validation.scores, plan, data.class_names, *normalization(plan, data)
+        )
 
     return Loop(plan, method, fresh, feed, data.truth, folder, fabric, records, save_best)
+
+
+def normalization(plan: Plan, data: Data) -> tuple[Sequence[float], Sequence[float]]:
+    """Mean and standard deviation of the pixels: the network's own, where it has them, else the data set's."""
+    spec = None if plan.network == CUSTOM else check_name(plan.network)
+    if spec is not None and spec.mean is not None and spec.std is not None:
+        return spec.mean, spec.std
+    return data.source.mean, data.source.std
+
+
+def pixel_views(images: Images, data: Data, plan: Plan, device: torch.device) -> PixelViews:
+    """The views of these images, as the set's kind allows and the network wants them."""
+    mean, std = normalization(plan, data)
+    augmenter = Augmenter(data.shape, mean, std, mirror=data.source.mirror, cutout=data.source.cutout)
+    return PixelViews(images, augmenter, device, channels_last=plan.channels_last)
 
 
 def build_method(plan: Plan, task: Task, network: nn.Module | None = None) -> Method:
@@ -220,7 +236,9 @@ def finish(loop: Loop, data: Data) -> dict[str, Any]:
     started = time.monotonic()
     predictions = predict_everything(loop, data)
     known = predictions.groups["validation"] if len(predictions.groups["validation"]) else predictions.groups["labeled"]
-    save_predictor(loop.folder.model, loop.evaluation, known.scores, loop.plan, data)
+    save_predictor(
+        loop.folder.model, loop.evaluation, known.scores, loop.plan, data.class_names, *normalization(loop.plan, data)
+    )
     loop.folder.write_arrays(loop.folder.predictions, predictions.arrays())
     for name, arrays in loop.method.artifacts().items():
         path = loop.folder.path / f"{name}.npz"
@@ -249,8 +267,8 @@ def predict_everything(loop: Loop, data: Data) -> Predictions:
     """One look at all images with the reported weights: the only time test images are seen."""
     split, evaluation = data.split, loop.evaluation
     evaluation.fit()
-    test_feed = Feed(data.test, split, loop.feed.augmenter, loop.plan.seed, loop.feed.device)
-    test_feed.memory_format = loop.feed.memory_format
+    views = pixel_views(data.test, data, loop.plan, loop.feed.device)
+    test_feed = Feed(views, split, loop.plan.seed, loop.feed.device)
     groups = {
         "test": evaluation.group(split.test, split.test_targets, test_feed),
         "test_ood": evaluation.group(split.test_ood, None, test_feed),

@@ -34,7 +34,8 @@ class Task:
     """What a method may know of the data: numbers, never files and never the truth about unlabelled images."""
 
     num_classes: int
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
+    """Channels, height and width of an image, or (D,) for stored features; what needs pixels asks for three."""
     num_labeled: int
     num_unlabeled: int
     num_val: int

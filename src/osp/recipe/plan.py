@@ -159,6 +159,7 @@ def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None
     """Decide every open field; raises UserError where something is unknown or impossible, before data are read."""
     from osp.data.split import spec_for
     from osp.methods.registry import get
+    from osp.nets import check_name
 
     data, scale, preset = recipe.data or "digits", recipe.scale or "cpu", recipe.preset or "default"
     seed = recipe.seed or 0
@@ -167,7 +168,7 @@ def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None
     options = decide_options(method, preset, scale, data, recipe.options)
     network = CUSTOM if custom_network else recipe.network or default_network(data, scale)
     if not custom_network:
-        check_network(network)
+        check_name(network)
     steps = recipe.steps or (method.paper_steps if scale == "paper" else default_steps(data, scale))
     check_machine(recipe, options)
 
@@ -253,10 +254,6 @@ def default_steps(data: str, scale: Scale) -> int:
     if scale == "demo":
         return 400
     return 1_500 if data in GREY else 3_000
-
-
-def check_network(name: str) -> None:
-    """Refuse an unknown network before any data are fetched."""
 
 
 def check_machine(recipe: Recipe, options: Any) -> None:

@@ -11,7 +11,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from sklearn.datasets import load_digits, load_sample_images
 from torch import Tensor
 
-from osp.data import image_ops
+from osp.data.views import image_ops
 
 SIZES = {"rgb32": (3, 32, 32), "rgb8": (3, 8, 8), "rgb24x40": (3, 24, 40), "grey28": (1, 28, 28), "digits8": (1, 8, 8)}
 

@@ -1,4 +1,4 @@
-"""Networks: sizes as published, any image, dropout and batch norm as semi-supervised methods need them."""
+"""Encoder and classifier: dropout and batch norm as semi-supervised methods need them, passes, maps for Grad-CAM."""
 
 from __future__ import annotations
 
@@ -11,73 +11,10 @@ from osp import UserError
 from osp.nets import (
     StepDropout,
     batchnorm_momentum,
-    build_encoder,
     build_network,
     frozen_batchnorm_statistics,
     set_batchnorm_momentum,
 )
-from osp.nets.backbones import PreActivationBlock
-
-
-def parameters(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
-@pytest.mark.parametrize(("classes", "count"), [(10, 1_467_610), (50, 1_472_770)])
-def test_wrn_28_2_has_the_published_number_of_parameters(classes: int, count: int) -> None:
-    network = build_network("wrn-28-2", (3, 32, 32), classes)
-    assert parameters(network) == count
-    assert network.feature_dim == 128
-
-
-def test_the_two_layer_cnn_has_the_published_size() -> None:
-    network = build_network("cnn", (1, 28, 28), 6)
-    assert parameters(network) == 14_214
-    assert network.feature_dim == 1568
-    assert network.dropout.rate == 0.5
-
-
-@pytest.mark.parametrize("name", ["cnn", "small", "wrn-10-1", "wrn-16-2"])
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("sides", [(8, 8), (28, 28), (32, 32), (64, 64), (9, 13)])
-def test_every_network_takes_every_image_and_knows_its_feature_size(
-    name: str, channels: int, sides: tuple[int, int]
-) -> None:
-    network = build_network(name, (channels, *sides), 7)
-    images = torch.randn(2, channels, *sides)
-    features = network.encode(images)
-    assert features.shape == (2, network.feature_dim)
-    assert build_encoder(name, channels, *sides).feature_dim == network.feature_dim
-    assert network.classify(features).shape == network(images).shape == (2, 7)
-
-
-def test_images_below_8x8_and_unknown_networks_are_refused() -> None:
-    with pytest.raises(UserError, match="at least 8x8"):
-        build_network("cnn", (1, 7, 8), 3)
-    with pytest.raises(UserError, match=r"Unknown network 'smal'\. Did you mean 'small'\?"):
-        build_network("smal", (1, 8, 8), 3)
-    with pytest.raises(UserError, match="the depth must be 6n"):
-        build_network("wrn-27-2", (1, 8, 8), 3)
-    with pytest.raises(UserError, match="the width at least 1"):
-        build_network("wrn-28-0", (1, 8, 8), 3)
-
-
-@pytest.mark.parametrize(("first", "inputs"), [(True, 4), (False, 4), (False, 8)])
-def test_a_block_follows_its_formula(first: bool, inputs: int) -> None:
-    """y = conv2(act(bn2(conv1(act(bn1(x)))))) + shortcut, which starts activated only in the very first block."""
-    torch.manual_seed(0)
-    block = PreActivationBlock(inputs, 8, stride=2 if inputs != 8 and not first else 1, activate_shortcut=first).eval()
-    images = torch.randn(2, inputs, 6, 6)
-
-    def activated(norm: nn.Module, maps: Tensor) -> Tensor:
-        return nn.functional.leaky_relu(norm(maps), 0.1)
-
-    with torch.no_grad():
-        start = activated(block.bn1, images)
-        expected = block.conv2(activated(block.bn2, block.conv1(start)))
-        residual = start if first else images
-        expected += residual if block.shortcut is None else block.shortcut(residual)
-        torch.testing.assert_close(block(images.clone()), expected)
 
 
 def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
@@ -214,3 +151,33 @@ def test_a_pass_holds_every_nth_image_and_no_more_than_the_group(monkeypatch: py
     seen.clear()
     net.eval().encode(batch)
     assert len(seen) == 1  # nothing is kept for a backward pass: large batches are no trouble
+
+
+@pytest.mark.parametrize("name", ["cnn", "small", "wrn-10-1"])
+def test_grad_cam_sees_the_maps_that_the_features_are_made_of(name: str) -> None:
+    """The gradient of a logit at the maps, times a small change of the maps, is the change of the logit."""
+    torch.manual_seed(0)
+    network = build_network(name, (3, 32, 32), 5).eval()
+    images = torch.randn(2, 3, 32, 32)
+    features, maps = network.encode_with_maps(images)
+    assert torch.equal(features, network.encode(images))
+    assert maps.ndim == 4
+    assert min(maps.shape[2:]) >= 4
+    logit = network.classify(features)[0, 1]
+    (gradient,) = torch.autograd.grad(logit, maps)
+    assert gradient[0].abs().sum() > 0
+    assert not gradient[1].any()  # the other image has no part in it
+    layer = network.cam_layer()
+    assert layer is not None
+    change = 1e-3 * gradient.sign()
+    handle = layer.register_forward_hook(lambda _module, _inputs, output: output + change)
+    moved = network(images)[0, 1]
+    handle.remove()
+    assert (moved - logit).item() == pytest.approx((gradient * change).sum().item(), rel=0.05)
+
+
+def test_grad_cam_of_a_module_of_ones_own_looks_at_its_last_convolution() -> None:
+    encoder = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(inplace=True), nn.Conv2d(2, 4, 3), nn.Flatten())
+    network = build_network(encoder, (1, 8, 8), 3)
+    assert network.cam_layer() is encoder[2]
+    assert network.encode_with_maps(torch.zeros(2, 1, 8, 8))[1].shape == (2, 4, 4, 4)
