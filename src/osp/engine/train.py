@@ -194,6 +194,8 @@ def build_loop(
     if plan.compile:
         method.net.encoder.compile()
 
+    moments = normalization(plan, data)
+
     def save_best(loop: Loop) -> None:
         validation = loop.evaluation.outputs(loop.feed.index["val"], names=[loop.evaluation.reported])
         save_predictor(
