@@ -132,12 +132,11 @@ SPLIT_FIELDS = ("id_classes", "labels_per_class", "unlabeled", "ood_ratio", "ood
 SCALE_OPTIONS: dict[str, dict[str, Any]] = {"demo": {"batch": 32}}
 """Options that a scale sets: the demo has few labels and wants to end in seconds."""
 
-GREY = {"digits", "mnist"}
-
-
 def default_network(data: str, scale: Scale) -> str:
     """The paper's networks at scale `paper`; below it the small one where the paper has WRN-28-2."""
-    if data in GREY:
+    from osp.data import get
+
+    if get(data).grey:
         return "cnn"
     return "wrn-28-2" if scale == "paper" else "small"
 
@@ -146,7 +145,9 @@ def default_steps(data: str, scale: Scale) -> int:
     """Steps that take seconds (`demo`) or minutes on two cores (`cpu`)."""
     if scale == "demo":
         return 400
-    return 1_500 if data in GREY else 3_000
+    from osp.data import get
+
+    return 1_500 if get(data).grey else 3_000
 
 
 def read_fields(path: str | Path) -> dict[str, Any]:

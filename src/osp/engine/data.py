@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +54,8 @@ def open_data(recipe: Recipe, split: Split | None = None, progress: Any = None) 
         raise UserError(f"{recipe.data} has no test images to report on; it can only serve as --ood-data.")
     if split is None:
         split = make_split(split_spec(recipe), train, test, ood_train, ood_test)
+    else:
+        split.check(train, test, ood_train, ood_test)
     sets = [each for each in (train, test, ood_train, ood_test) if each is not None]
     named = {each.name: each.variant for each in sets if each.variant}
     return Data(
@@ -66,7 +67,7 @@ def open_data(recipe: Recipe, split: Split | None = None, progress: Any = None) 
         variant="; ".join(f"{name}: {variant}" for name, variant in named.items()) or None,
         skipped=sum(len(each.skipped) for each in sets),
         truth=None if unsorted_images(recipe, train, split) else split.unlabeled_is_ood,
-        fingerprints={f"{number} {each.name}": fingerprint(each) for number, each in enumerate(sets)},
+        fingerprints={f"{number} {each.name}": each.content_key for number, each in enumerate(sets)},
     )
 
 
@@ -135,15 +136,6 @@ def check_folders(recipe: Recipe) -> None:
         recipe.ood_dir is None or (recipe.data in own and recipe.ood_dir == recipe.data_dir)
     ):
         raise UserError(f"--ood-data {recipe.ood_data}: name the folder of those images with --ood-dir.")
-
-
-def fingerprint(images: ImageSet) -> str:
-    """Of the number, order, names and labels of the images."""
-    names = [Path(file).parts[-2:] for file in images.files] if images.files else None
-    digest = hashlib.blake2b(repr((images.name, len(images), images.shape, names)).encode(), digest_size=16)
-    if images.labels is not None:
-        digest.update(images.labels.tobytes())
-    return digest.hexdigest()
 
 
 def split_spec(recipe: Recipe) -> SplitSpec:
