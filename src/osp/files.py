@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from osp.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 PARTIAL = ".partial"
 """Ending of a file that is being written; what a killed process leaves of it may be deleted."""
@@ -33,6 +38,15 @@ def write_bytes(path: Path, content: bytes, earlier: Path | None = None) -> None
         kept = f" The earlier {path.name} is untouched." if path.exists() else ""
         advice = " Free some space, then go on with --resume." if error.errno in _FULL else ""
         raise UserError(f"Cannot write {path}: {error.strerror or error}.{kept}{advice}") from error
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """An npz file, whole or not at all."""
+    import numpy as np
+
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **arrays)
+    write_bytes(path, buffer.getvalue())
 
 
 def write_text(path: Path, text: str) -> None:

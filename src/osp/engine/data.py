@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +41,6 @@ class Data:
 
 def open_data(plan: Plan, split: Split | None = None, progress: Any = None) -> Data:
     """Load the sets of a plan and cut them, or take the split of an earlier start of the same run."""
-    check_folders(plan)
     train, test = load(plan.data, plan.data_dir, size=plan.image_size, seed=plan.seed, progress=progress)
     ood_train: ImageSet | None = None
     ood_test: ImageSet | None = None
@@ -52,9 +50,11 @@ def open_data(plan: Plan, split: Split | None = None, progress: Any = None) -> D
         ood_train, ood_test = load(plan.ood_data, ood_root, size=side, seed=plan.seed, progress=progress)
     warn_of_loose_images(plan, train)
     if test is None:
-        raise UserError(f"{plan.data} has no test images to report on; it can only serve as --ood-data.")
+        raise UserError(f"{plan.data} has no test images to report on; it can only serve as ood_data.")
     if split is None:
         split = make_split(split_spec(plan), train, test, ood_train, ood_test)
+    else:
+        split.check(train, test, ood_train, ood_test)
     sets = [each for each in (train, test, ood_train, ood_test) if each is not None]
     named = {each.name: each.variant for each in sets if each.variant}
     return Data(
@@ -66,7 +66,7 @@ def open_data(plan: Plan, split: Split | None = None, progress: Any = None) -> D
         variant="; ".join(f"{name}: {variant}" for name, variant in named.items()) or None,
         skipped=sum(len(each.skipped) for each in sets),
         truth=None if unsorted_images(plan, train, split) else split.unlabeled_is_ood,
-        fingerprints={f"{number} {each.name}": fingerprint(each) for number, each in enumerate(sets)},
+        fingerprints={f"{number} {each.name}": each.content_key for number, each in enumerate(sets)},
     )
 
 
@@ -113,35 +113,10 @@ def warn_of_loose_images(plan: Plan, train: ImageSet) -> None:
     loose = 0 if train.labels is None or plan.ood_data is None else int((train.labels < 0).sum())
     if loose:
         warnings.warn(
-            f"{loose} images of {plan.data} lie in no class's folder and are left out, because --ood-data names "
+            f"{loose} images of {plan.data} lie in no class's folder and are left out, because ood_data names "
             "where other images come from.",
             stacklevel=2,
         )
-
-
-def check_folders(plan: Plan) -> None:
-    """Refuse a folder of the user's that would be its own OOD source, or of which it is not said what it holds."""
-    if plan.ood_dir is not None and plan.ood_data is None:
-        raise UserError(
-            f"--ood-dir {plan.ood_dir}: say what is in it: --ood-data pile (unsorted images), or folder (classes)."
-        )
-    if plan.ood_data == "pile" and plan.ood_ratio is not None:
-        raise UserError(
-            f"--ood-ratio {plan.ood_ratio:g}: nobody knows which share of a pile is OOD. Leave it out, and all "
-            "its images are used; --set ood_count=N takes N of them."
-        )
-    own = {"folder", "pile"}
-    if plan.ood_data in own and (plan.ood_dir is None or (plan.data in own and plan.ood_dir == plan.data_dir)):
-        raise UserError(f"--ood-data {plan.ood_data}: name the folder of those images with --ood-dir.")
-
-
-def fingerprint(images: ImageSet) -> str:
-    """Of the number, order, names and labels of the images."""
-    names = [Path(file).parts[-2:] for file in images.files] if images.files else None
-    digest = hashlib.blake2b(repr((images.name, len(images), images.shape, names)).encode(), digest_size=16)
-    if images.labels is not None:
-        digest.update(images.labels.tobytes())
-    return digest.hexdigest()
 
 
 def split_spec(plan: Plan) -> SplitSpec:
@@ -154,6 +129,7 @@ def split_spec(plan: Plan) -> SplitSpec:
         ood_count=plan.ood_count,
         val_per_class=plan.val_per_class,
         seed=plan.seed,
+        id_count=plan.id_count,
     )
 
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from osp.data.gather import Images
 from osp.data.pixel_views import PixelViews
-from osp.data.split import Split
+from osp.data.split import Split, spec_for
 from osp.data.views import Augmenter
 from osp.engine.batches import Feed
 from osp.engine.data import Data, open_data
@@ -28,14 +28,14 @@ from osp.engine.state import has_checkpoint, resume_run
 from osp.errors import UserError
 from osp.evaluate.predictions import Predictions
 from osp.evaluate.result import measure
-from osp.files import write_text
+from osp.files import write_arrays, write_text
 from osp.methods.base import Method, Task
 from osp.methods.registry import get
 from osp.nets import build_network, check_name, set_batchnorm_momentum
 from osp.predictor import Predictor, load, save_predictor
 from osp.randomness import key_to_seed
 from osp.recipe import Plan, Recipe, explain, make_plan
-from osp.recipe.plan import CUSTOM, file_content
+from osp.recipe.plan import CUSTOM, SPLIT_FIELDS, absolute, file_content
 from osp.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -78,18 +78,15 @@ def train(
     recipe's network by a copy of a torch module of your own that turns images into feature vectors.
     """
     display = display or Silent()
+    folder = RunFolder(folder_for(recipe, out))
     if resume:
-        folder = RunFolder(folder_for(recipe, out))
         plan = stored_plan(folder, recipe)
         if (finished := folder.read_result()) is not None:
             display.say(f"The run in {folder.path} is finished.")
             return Run(folder.path, finished, plan, None, network)
     else:
-        if out is not None:
-            RunFolder(Path(out).expanduser()).check_free()
-        plan = make_plan(recipe, custom_network=network is not None)
-        folder = RunFolder(Path(out).expanduser() if out is not None else default_folder(plan))
         folder.check_free()
+        plan = make_plan(recipe, custom_network=network is not None, progress=loading)
     check_device(plan.device, plan.precision)
     with process_settings(plan):
         return run_plan(plan, recipe, folder, resume, network, display, loading)
@@ -121,7 +118,7 @@ def run_plan(
         if plan.tensorboard:
             loop.records = Records(folder, display, tensorboard=True)
         if not folder.split.exists():
-            folder.write_arrays(folder.split, data.split.arrays())
+            data.split.save(folder.split)
         folder.check_data(data.fingerprints)
         if has_checkpoint(folder):
             resume_run(loop)
@@ -133,15 +130,15 @@ def run_plan(
     return Run(folder.path, result, plan, data, network)
 
 
-def folder_for(recipe: Recipe, out: str | Path | None) -> Path:
-    return Path(out).expanduser() if out is not None else default_folder(make_plan(recipe))
-
-
-def default_folder(plan: Plan) -> Path:
-    """runs/mnist-fixmatch-r0.6-s0"""
-    ratio = "" if plan.ood_ratio is None else f"-r{plan.ood_ratio:g}"
-    other = "" if plan.ood_data is None else f"-{plan.ood_data}"
-    return Path("runs") / f"{plan.data}{other}-{plan.method_name}{ratio}-s{plan.seed}"
+def folder_for(recipe: Recipe, out: str | Path | None = None) -> Path:
+    """`out`, or a name such as runs/mnist-fixmatch-r0.6-s0."""
+    if out is not None:
+        return Path(absolute(str(out)) or "")
+    data, seed = recipe.data or "digits", recipe.seed or 0
+    given = {key: getattr(recipe, key) for key in SPLIT_FIELDS}
+    ratio = spec_for(data, recipe.ood_data, seed=seed, **given).ood_ratio
+    parts = [data, recipe.ood_data, Path(recipe.method or "osp").stem, None if ratio is None else f"r{ratio:g}"]
+    return Path("runs") / "-".join([*(part for part in parts if part), f"s{seed}"])
 
 
 def stored_plan(folder: RunFolder, recipe: Recipe) -> Plan:
@@ -241,10 +238,10 @@ def finish(loop: Loop, data: Data) -> dict[str, Any]:
     save_predictor(
         loop.folder.model, loop.evaluation, known.scores, loop.plan, data.class_names, *normalization(loop.plan, data)
     )
-    loop.folder.write_arrays(loop.folder.predictions, predictions.arrays())
+    write_arrays(loop.folder.predictions, predictions.arrays())
     for name, arrays in loop.method.artifacts().items():
         path = loop.folder.path / f"{name}.npz"
-        loop.folder.write_arrays(path, {key: tensor.cpu().numpy() for key, tensor in arrays.items()})
+        write_arrays(path, {key: tensor.cpu().numpy() for key, tensor in arrays.items()})
     found = measure(predictions, data.truth)
     test = predictions.groups["test"]
     result = {

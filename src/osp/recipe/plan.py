@@ -20,7 +20,7 @@ from osp.recipe.reading import explain, read_fields
 from osp.recipe.recipe import Precision, Preset, Recipe, Scale
 from osp.version import __version__
 
-SPLIT_FIELDS = ("id_classes", "labels_per_class", "unlabeled", "ood_ratio", "ood_count", "val_per_class")
+SPLIT_FIELDS = ("id_classes", "labels_per_class", "unlabeled", "ood_ratio", "id_count", "ood_count", "val_per_class")
 
 IDENTITY = (
     "data",
@@ -64,6 +64,7 @@ class Plan(BaseModel):
     labels_per_class: int = Field(ge=1)
     unlabeled: int | None = Field(None, ge=0)
     ood_ratio: float | None = Field(None, ge=0, le=1)
+    id_count: int | None = Field(None, ge=0)
     ood_count: int | None = Field(None, ge=0)
     val_per_class: int = Field(ge=0)
 
@@ -157,6 +158,7 @@ def _same(one: Any, other: Any) -> bool:
 
 def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None) -> Plan:
     """Decide every open field; raises UserError where something is unknown or impossible, before data are read."""
+    from osp.data import describe_set
     from osp.data.split import spec_for
     from osp.methods.registry import get
     from osp.nets import check_name
@@ -172,8 +174,11 @@ def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None
     steps = recipe.steps or (method.paper_steps if scale == "paper" else default_steps(data, scale))
     check_machine(recipe, options)
 
+    check_folders(data, recipe)
+    described = describe_set(data, recipe.data_dir, size=recipe.image_size, progress=progress)
     given = {key: getattr(recipe, key) for key in SPLIT_FIELDS}
-    spec = spec_for(data, recipe.ood_data, seed=seed, **given)
+    smallest = described.smallest_of(recipe.id_classes)
+    spec = spec_for(data, recipe.ood_data, seed=seed, smallest_class=smallest, **given)
     numbers = {key: getattr(spec, key) for key in SPLIT_FIELDS}
     device = recipe.device or "auto"
     threads = recipe.threads
@@ -239,12 +244,10 @@ def decide_options(method: Any, preset: Preset, scale: Scale, data: str, given: 
 SCALE_OPTIONS: dict[str, dict[str, Any]] = {"demo": {"batch": 32}}
 """Options that a scale sets: the demo has few labels and wants to end in seconds."""
 
-GREY = {"digits", "mnist"}
-
 
 def default_network(data: str, scale: Scale) -> str:
     """The paper's networks at scale `paper`; below it the small one where the paper has WRN-28-2."""
-    if data in GREY:
+    if is_grey(data):
         return "cnn"
     return "wrn-28-2" if scale == "paper" else "small"
 
@@ -253,7 +256,33 @@ def default_steps(data: str, scale: Scale) -> int:
     """Steps that take seconds (`demo`) or minutes on two cores (`cpu`)."""
     if scale == "demo":
         return 400
-    return 1_500 if data in GREY else 3_000
+    return 1_500 if is_grey(data) else 3_000
+
+
+def is_grey(data: str) -> bool:
+    from osp.data import get
+
+    return get(data).grey
+
+
+def check_folders(data: str, recipe: Recipe) -> None:
+    """Refuse a folder of the user's that would be its own OOD source, or of which it is not said what it holds."""
+    from osp.data import get
+
+    if recipe.ood_dir is not None and recipe.ood_data is None:
+        raise UserError(
+            f"ood_dir {recipe.ood_dir}: say what is in it: ood_data=pile (unsorted images), or folder (classes)."
+        )
+    if recipe.ood_data is None:
+        return
+    if get(recipe.ood_data).unsorted and recipe.ood_ratio is not None:
+        raise UserError(
+            f"ood_ratio {recipe.ood_ratio:g}: nobody knows which share of a pile is OOD. Leave it out, and all "
+            "its images are used; ood_count=N takes N of them."
+        )
+    same = get(data).own_folder and absolute(recipe.ood_dir) == absolute(recipe.data_dir)
+    if get(recipe.ood_data).own_folder and (recipe.ood_dir is None or same):
+        raise UserError(f"ood_data {recipe.ood_data}: name the folder of those images as ood_dir.")
 
 
 def check_machine(recipe: Recipe, options: Any) -> None:

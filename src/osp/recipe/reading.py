@@ -82,7 +82,7 @@ def explain(error: ValidationError, model: type[BaseModel], what: str) -> str:
         reason = problem["msg"].removeprefix("Value error, ").replace("Input should", "it should")
         value = repr(problem["input"])
         value = value if len(value) <= 200 else f"{value[:200]}..."
-        sentences.append(f"{field}: {value} will not do{meaning}: {reason}.")
+        sentences.append(f"{field}: {value} will not do{meaning}: {reason}{'' if reason.endswith('?') else '.'}")
     return "\n".join(dict.fromkeys(sentences))
 
 

@@ -34,6 +34,7 @@ class Recipe(BaseModel):
     labels_per_class: int | None = Field(None, ge=1, description="labelled images per class")
     unlabeled: int | None = Field(None, ge=0, description="unlabelled images in all; as many as fit if not set")
     ood_ratio: float | None = Field(None, ge=0, le=1, description="share of the unlabelled images that is OOD")
+    id_count: int | None = Field(None, ge=0, description="number of unlabelled ID images, instead of a total")
     ood_count: int | None = Field(None, ge=0, description="number of OOD images, instead of a ratio")
     val_per_class: int | None = Field(None, ge=0, description="validation images per class")
 

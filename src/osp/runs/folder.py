@@ -9,10 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from osp.errors import UserError
-from osp.files import PARTIAL, append_text, make_folder, owned, write_bytes, write_text
+from osp.files import PARTIAL, append_text, make_folder, owned, write_text
 
 LEFTOVERS = (".lock", "checkpoints")
 """What a start that was killed before its plan was written may leave: such a folder is as good as empty."""
@@ -94,14 +92,6 @@ class RunFolder:
                 f"The images have changed since the run in {self.path} began: some came, went, changed places or "
                 "changed their pixels. Put them back, or start a new run with another --out."
             )
-
-    def write_arrays(self, path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-        """An npz file, whole or not at all."""
-        import io
-
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **arrays)
-        write_bytes(path, buffer.getvalue())
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         write_text(self.result, json.dumps(result, indent=2, allow_nan=False) + "\n")

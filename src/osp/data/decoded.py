@@ -1,4 +1,4 @@
-"""Sets that are folders of image files: list them, decode them once, and map the result ever after."""
+"""Image files decoded once into one array, and mapped ever after."""
 
 from __future__ import annotations
 
@@ -8,71 +8,16 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from osp.data import cache
-from osp.data.decode import EXTENSIONS, HEIF_EXTENSIONS
-from osp.data.sources.base import Progress, histogram, moments_of_histogram
+from osp.data.imageset import PixelKey
+from osp.data.listing import HEIF_EXTENSIONS, File
+from osp.data.source import Progress
+from osp.data.sources.base import histogram, moments_of_histogram
 from osp.errors import UserError
-
-_IMAGES = EXTENSIONS + HEIF_EXTENSIONS
-_NOT_CLASSES = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "__pycache__")
-DEPTH = 8
-"""How deep folders are searched: enough for any sorted pile, and an end for links that go round."""
-
-
-class File(NamedTuple):
-    """A file, and what shows that it was changed."""
-
-    path: str
-    size: int
-    modified: int
-    changed: int
-    """On Unix this also tells that a file has become readable."""
-
-
-def subfolders(folder: Path) -> list[str]:
-    """Names of the visible folders in a folder, sorted."""
-    with _scan(str(folder)) as entries:
-        found = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
-    return sorted(name for name in found if name not in _NOT_CLASSES)
-
-
-def list_images(folder: Path | str, deep: bool = False) -> list[File]:
-    """The visible files with an image's extension, sorted by path; with `deep`, those in folders below too."""
-    found: list[File] = []
-    _collect(str(folder), found, DEPTH if deep else 0)
-    found.sort()
-    return found
-
-
-def _collect(folder: str, found: list[File], depth: int) -> None:
-    below = []
-    with _scan(folder) as entries:
-        for entry in entries:
-            name = entry.name
-            if name[0] == ".":
-                continue
-            if name.lower().endswith(_IMAGES) and not entry.is_dir():
-                try:
-                    status = entry.stat()
-                except OSError:  # a link to nowhere: listed among the unreadable
-                    found.append(File(entry.path, -1, 0, 0))
-                    continue
-                found.append(File(entry.path, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
-            elif depth and name not in _NOT_CLASSES and entry.is_dir():
-                below.append(entry.path)
-    for path in below:
-        _collect(path, found, depth - 1)
-
-
-def _scan(folder: str) -> Any:
-    try:
-        return os.scandir(folder)
-    except OSError as error:
-        raise UserError(f"The folder {folder} cannot be read: {error.strerror or error}.") from None
 
 
 @dataclass(frozen=True)
@@ -84,6 +29,8 @@ class Part:
     """Which of the part's files these are."""
     files: tuple[str, ...]
     skipped: tuple[tuple[str, str], ...]
+    pixels: str | None
+    """The images' `PixelKey`; None where they were decoded by a version that did not note it."""
 
 
 @dataclass(frozen=True)
@@ -112,19 +59,20 @@ def decoded(label: str, folder: Path, parts: Sequence[Sequence[File]], size: int
     mark.update(text.encode("utf-8", "surrogateescape"))
     if any(file.path.lower().endswith(HEIF_EXTENSIONS) for file in files):
         mark.update(b"heif" if _has_heif() else b"no heif")
-    first = len(parts[0])
+    ends = np.cumsum([len(part) for part in parts]).tolist()
 
     def build(writer: cache.ArrayWriter) -> dict[str, Any]:
-        return _decode(writer, [file.path for file in files], first, size, progress, f"Decoding {folder.name or label}")
+        return _decode(writer, [file.path for file in files], ends, size, progress, f"Decoding {folder.name or label}")
 
     entry = cache.cached(label, f"{folder}|{size}", mark.hexdigest(), (3, size, size), build)
     reasons = {int(position): str(reason) for position, reason in entry.notes["skipped"]}
+    keys = entry.notes.get("pixels") or [None] * len(parts)
     result, start, row = [], 0, 0
-    for part in parts:
+    for part, key in zip(parts, keys, strict=True):
         kept = np.array([i for i in range(len(part)) if start + i not in reasons], dtype=np.int64)
         skipped = tuple((part[i - start].path, reasons[i]) for i in reasons if start <= i < start + len(part))
         paths = tuple([part[i].path for i in kept] if skipped else [file.path for file in part])
-        result.append(Part(entry.images[row : row + len(kept)], kept, paths, skipped))
+        result.append(Part(entry.images[row : row + len(kept)], kept, paths, skipped, key))
         start, row = start + len(part), row + len(kept)
     everything = Decoded(tuple(result), tuple(entry.notes["mean"]), tuple(entry.notes["std"]))
     _warn(folder, everything, len(files))
@@ -132,25 +80,29 @@ def decoded(label: str, folder: Path, parts: Sequence[Sequence[File]], size: int
 
 
 def _decode(
-    writer: cache.ArrayWriter, paths: list[str], first: int, size: int, progress: Progress | None, text: str
+    writer: cache.ArrayWriter, paths: list[str], ends: list[int], size: int, progress: Progress | None, text: str
 ) -> dict[str, Any]:
     from osp.data.decode_pool import decode_all
 
     skipped: list[tuple[int, str]] = []
     counts = np.zeros((3, 256), np.int64)
+    keys = [PixelKey() for _ in ends]
     done = 0
     for images, missing in decode_all(paths, size):
         begin, done = done, done + len(images) + len(missing)
-        of_first = len(images)
-        if done > first:  # the chunk reaches into the second part
-            of_first = max(0, first - begin - sum(position < first for position, _ in missing))
-        counts += histogram(images[:of_first])
+        for part, (first, end) in enumerate(zip([0, *ends], ends, strict=False)):
+            # rows of this chunk that belong to the part; a chunk may reach into the next
+            low, high = (max(begin, min(edge, done)) for edge in (first, end))
+            row = slice(*(edge - begin - sum(position < edge for position, _ in missing) for edge in (low, high)))
+            keys[part].update(images[row])
+            if part == 0:
+                counts += histogram(images[row])
         writer.append(images)
         skipped += missing
         if progress:
             progress(done, len(paths), text)
     mean, std = moments_of_histogram(counts)
-    return {"skipped": skipped, "mean": mean, "std": std}
+    return {"skipped": skipped, "mean": mean, "std": std, "pixels": [key.hexdigest() for key in keys]}
 
 
 def _has_heif() -> bool:
@@ -164,7 +116,7 @@ def _warn(folder: Path, result: Decoded, total: int) -> None:
         return
     listed = [(path, reason) for part in result.parts for path, reason in part.skipped]
     shown = "; ".join(f"{os.path.relpath(path, folder)}: {reason}" for path, reason in listed[:5])
-    more = f"; and {len(listed) - 5} more" if len(listed) > 5 else ""
+    more = f"; and {len(listed) - 5} more, all of them listed in the ImageSet's `skipped`" if len(listed) > 5 else ""
     warnings.warn(
         f"{len(listed)} of {total} images in {folder} could not be read and were left out ({shown}{more}).",
         UserWarning,
@@ -172,13 +124,15 @@ def _warn(folder: Path, result: Decoded, total: int) -> None:
     )
 
 
-def check_classes(labels: np.ndarray, class_names: Sequence[str], folder: Path, part: Part) -> None:
+def check_classes(
+    labels: np.ndarray, class_names: Sequence[str], folder: Path, without: Sequence[tuple[str, str]]
+) -> None:
     """Refuse a set in which a class has no image left."""
     counts = np.bincount(labels[labels >= 0], minlength=len(class_names))
     if counts.all():
         return
     empty = class_names[int(np.flatnonzero(counts == 0)[0])]
-    why = "".join(f" ({path}: {reason})" for path, reason in part.skipped if empty in Path(path).parts)
+    why = "".join(f" ({path}: {reason})" for path, reason in without if empty in Path(path).parts)
     raise UserError(
         f"The class {empty!r} in {folder} has no image left{why[:300]}. "
         "Put images into its folder, or take the folder away."

@@ -7,16 +7,17 @@ from pathlib import Path
 
 from osp.data import cache
 from osp.data.archives import extract
-from osp.data.sources.base import Progress, Request
+from osp.data.source import Progress, Remote, Request
 
 
-def unpack_or_fetch(name: str, request: Request, archive: str, folder: str, md5: str) -> Path:
+def unpack_or_fetch(request: Request, remote: Remote, folder: str) -> Path:
     """The unpacked folder of a set whose archive lies in the data folder, or is fetched into it first."""
-    if not (request.root / archive).is_file():
+    archive = request.root / remote.file
+    if not archive.is_file():
         from osp.data.download import download
 
-        download(name, request.root, progress=request.progress)
-    return unpack(request.root / archive, folder, md5, request.progress)
+        download(request.name, [remote], request.root, progress=request.progress)
+    return unpack(archive, folder, remote.md5, request.progress)
 
 
 def unpack(archive: Path, folder: str, md5: str, progress: Progress | None) -> Path:

@@ -6,20 +6,20 @@ so that a seed gives the same pixels on any machine and under any version.
 
 from __future__ import annotations
 
-from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
 
 from osp.data.imageset import ImageSet
-from osp.data.sources.base import Request, SourceInfo, moments
+from osp.data.source import Description, Request, Source, SourceInfo
+from osp.data.sources.base import moments
 
 TRAIN, TEST, SIZE = 10_000, 2_000, 32
 
 
-def load(name: str, request: Request) -> tuple[ImageSet, ImageSet | None]:
+def load(request: Request) -> tuple[ImageSet, ImageSet | None]:
     """10,000 images for the pool and 2,000 others for the test."""
-    size = request.size or SIZE
+    name, size = request.name, request.size or SIZE
     table = _quantiles(name)
     parts = []
     for part, count in (("train", TRAIN), ("test", TEST)):
@@ -48,6 +48,15 @@ def _bits16(count: int, *key: int | str) -> np.ndarray:
     return raw.astype("<u8").view("<u2")[:count]
 
 
-def look(name: str, root: Path) -> SourceInfo:
+def describe(request: Request) -> Description:
+    """Known beforehand."""
+    side = request.size or SIZE
+    return Description(request.name, (), (), (), (3, side, side), train_unknown=TRAIN, test_unknown=TEST)
+
+
+def look(request: Request) -> SourceInfo:
     """Always there."""
-    return SourceInfo(name, True, "made from the seed", TRAIN, TEST, (3, SIZE, SIZE), how="nothing to do")
+    return SourceInfo(request.name, True, "made from the seed", TRAIN, TEST, (3, SIZE, SIZE), how="nothing to do")
+
+
+NOISE = Source(load=load, describe=describe, look=look)
