@@ -98,7 +98,7 @@ class Live(Silent):
     def values(self, done: int, stage: str, values: Mapping[str, float]) -> None:
         self.step(done, stage)
         if "loss" in values:
-            self._terms = dict(values)
+            self._terms = {"loss": values["loss"], **values}
         else:
             self._measured = dict(values)
 
