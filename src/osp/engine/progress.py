@@ -13,8 +13,6 @@ from typing import Protocol
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live as Screen
-from rich.progress_bar import ProgressBar
-from rich.segment import Segment
 from rich.text import Text
 
 from osp.errors import printable
@@ -132,9 +130,12 @@ class Live(Silent):
         bar = min(room - cell_len(name.plain), LONGEST_BAR)
         yield from name.render(console, end=" ")
         if bar > 1:
-            yield from ProgressBar(max(total, 1), self._done, width=bar).__rich_console__(console, options)
-            yield Segment(" ")
-        yield from Text(right).render(console, end="\n")
+            full, rest = ("#", "-") if options.ascii_only else ("━", "─")
+            filled = min(bar * self._done // max(total, 1), bar)
+            yield from Text.assemble((full * filled, "green"), (rest * (bar - filled), "dim")).render(console, end=" ")
+        line = Text(right)
+        line.truncate(max(width - cell_len(name.plain) - 1, 1), overflow="ellipsis")
+        yield from line.render(console, end="\n")
         others = {key: value for key, value in self._measured.items() if key != "val_accuracy"}
         terms = Text(brief(self._terms | others, dot), "cyan")
         terms.truncate(max(width, 1), overflow="ellipsis")
