@@ -40,3 +40,8 @@ def __getattr__(name: str) -> Any:
     if name in ("data", "methods", "parts", "nets"):
         return import_module(f"osp.{name}")
     raise AttributeError(f"module 'osp' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What there is to use, loaded or not: `dir(osp)` and completion show it."""
+    return sorted({*globals(), *__all__, "data", "methods", "nets", "parts"})

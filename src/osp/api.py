@@ -9,7 +9,7 @@ from torch import nn
 
 from osp.engine import train as engine
 from osp.engine.data import Data
-from osp.engine.progress import Display, display_for_terminal
+from osp.engine.progress import Display, shown
 from osp.recipe import Recipe
 
 
@@ -29,9 +29,10 @@ def train(
     recipe's network by a torch module of your own that turns images into feature vectors. Progress is shown on
     stderr unless `progress=False`; `display` and `loading` replace what shows it (`osp.engine.progress`).
     """
-    if display is None and progress:
-        display = display_for_terminal()
-    run = engine.train(recipe, out, resume=resume, network=network, display=display, loading=loading)
+    with shown(progress and display is None) as own:
+        run = engine.train(
+            recipe, out, resume=resume, network=network, display=display or own, loading=loading or own.loading
+        )
     if run.data is not None:
         _draw(run, run.data)
     return run

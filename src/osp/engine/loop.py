@@ -48,7 +48,7 @@ class Loop:
         folder: RunFolder,
         fabric: Fabric,
         records: Records,
-        save_best: Callable[[Loop], None] | None = None,
+        save_best: Callable[[dict[str, np.ndarray]], None] | None = None,
     ) -> None:
         self.plan, self.method, self.fresh_method, self.feed = plan, method, fresh_method, feed
         self.truth = truth  # which unlabelled images are OOD, where that is known: for metrics only
@@ -206,7 +206,7 @@ class Loop:
     def evaluate(self, step: Step) -> None:
         """Validation accuracy, how well pool images are told apart, and how the features lie."""
         try:
-            line, _ = self.evaluation.validate(self.truth)
+            line, validation = self.evaluation.validate(self.truth)
         except NotFinite as error:
             raise UserError(f"{str(error)[:-1]} at step {self.at.done}. {advice(step)}") from None
         self.records.write(step, self.at.done, "eval", line)
@@ -214,7 +214,7 @@ class Loop:
         if value is not None and value > self.at.best:
             self.at.best = value
             if self.save_best is not None:
-                self.save_best(self)
+                self.save_best(validation.scores)
 
     def log(self, step: Step) -> None:
         """The only place where the loop waits for the device."""

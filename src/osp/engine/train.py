@@ -193,13 +193,11 @@ def build_loop(
 
     moments = normalization(plan, data)
 
-    def save_best(loop: Loop) -> None:
-        validation = loop.evaluation.outputs(loop.feed.index["val"], names=[loop.evaluation.reported])
-        save_predictor(
-            loop.folder.best, loop.evaluation, validation.scores, plan, data.class_names, *normalization(plan, data)
-        )
+    def save_best(scores: dict[str, np.ndarray]) -> None:
+        save_predictor(folder.best, loop.evaluation, scores, plan, data.class_names, *moments)
 
-    return Loop(plan, method, fresh, feed, data.truth, folder, fabric, records, save_best)
+    loop = Loop(plan, method, fresh, feed, data.truth, folder, fabric, records, save_best)
+    return loop
 
 
 def normalization(plan: Plan, data: Data) -> tuple[Sequence[float], Sequence[float]]:
@@ -235,9 +233,8 @@ def finish(loop: Loop, data: Data) -> dict[str, Any]:
     started = time.monotonic()
     predictions = predict_everything(loop, data)
     known = predictions.groups["validation"] if len(predictions.groups["validation"]) else predictions.groups["labeled"]
-    save_predictor(
-        loop.folder.model, loop.evaluation, known.scores, loop.plan, data.class_names, *normalization(loop.plan, data)
-    )
+    moments = normalization(loop.plan, data)
+    save_predictor(loop.folder.model, loop.evaluation, known.scores, loop.plan, data.class_names, *moments)
     write_arrays(loop.folder.predictions, predictions.arrays())
     for name, arrays in loop.method.artifacts().items():
         path = loop.folder.path / f"{name}.npz"
