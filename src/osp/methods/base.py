@@ -33,7 +33,8 @@ class Task:
     """What a method may know of the data: numbers, never files and never the truth about unlabelled images."""
 
     num_classes: int
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
+    """C×H×W of images, or (D,) of stored features."""
     num_labeled: int
     num_unlabeled: int
     num_val: int
@@ -126,6 +127,12 @@ class Step:
     def progress(self) -> float:
         """Share of the stage that has passed, from 0 up to but not including 1."""
         return self.stage_step / self.stage_steps
+
+    def falls_on(self, share: float) -> bool:
+        """Whether this step is one of those at k · share of the stage, rounded, for k = 0, 1, 2, ..."""
+        interval = max(share * self.stage_steps, 1.0)
+        k = round(self.stage_step / interval)
+        return round(round(k * interval, 6)) == self.stage_step  # a tenth of a share, ten times, is that share
 
     def linear_ramp(self, share: float) -> float:
         """min(t / (share * stage), 1); 1 where share is 0."""
@@ -261,6 +268,9 @@ class Method(nn.Module):
     """Data sets that the publication has settings for (by default those of the OSP paper's Table 1); on any other one
     `--preset paper` takes the general values."""
     paper_steps: ClassVar[int] = 250_000
+    validation: ClassVar[str] = "nothing"
+    """What the method uses validation images for, whether with their labels, and what it does without any: for tables.
+    (Those of every method are also looked at for the curve of a run.)"""
     mechanism: ClassVar[tuple[str, ...]] = ()
     """Names of logged values that show the mechanism at work: one that stays 0 all run long is a warning."""
 
