@@ -107,7 +107,7 @@ class Ours(MethodStep):
     """OSP's fine-tuning step."""
 
     def __init__(self, case: Case, folder: Path) -> None:
-        super().__init__("osp", case, folder, options={"rotation_batch": case.rotation})
+        super().__init__("osp", case, folder, options={"pool_batch": case.rotation})
 
     def passes(self, steps: int) -> int:
         """Over the pool, in a run of this length."""

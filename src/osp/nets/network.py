@@ -168,9 +168,12 @@ def probe_feature_dim(encoder: nn.Module, shape: Shape) -> int:
 
 
 def set_batchnorm_momentum(module: nn.Module, momentum: float) -> None:
-    """How fast running statistics follow (PyTorch's meaning: the weight of the new batch)."""
+    """How fast running statistics follow (PyTorch's meaning: the weight of the new batch).
+
+    A layer with the attribute `own_momentum` keeps its own.
+    """
     for layer in module.modules():
-        if isinstance(layer, BATCH_NORMS):
+        if isinstance(layer, BATCH_NORMS) and not getattr(layer, "own_momentum", False):
             layer.momentum = momentum
 
 

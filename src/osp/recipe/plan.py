@@ -224,11 +224,9 @@ def check_data_names(recipe: Recipe, data: str) -> None:
 
 def decide_options(method: Any, preset: Preset, scale: Scale, data: str, given: dict[str, Any]) -> Any:
     """The method's options: its defaults, the preset's, the scale's, and what was asked."""
-    from osp.methods.base import UNPUBLISHED
+    from osp.methods.base import published_options
 
-    published: dict[str, Any] = {}
-    if preset == "paper":
-        published = {**UNPUBLISHED, **{key: entry.value for key, entry in method.paper.items()}}
+    published = published_options(method, data) if preset == "paper" else {}
     known = method.Options.model_fields
     for key in given:
         if key not in known:
