@@ -1,4 +1,4 @@
-"""The command answers at once: heavy imports wait until they are needed. Counted, since seconds depend on the machine."""
+"""The command answers at once: heavy imports wait until they are needed. Counted: seconds depend on the machine."""
 
 from __future__ import annotations
 

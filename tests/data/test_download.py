@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -115,9 +116,14 @@ def test_a_missing_file_on_the_server_names_the_address(server: _Server, tmp_pat
 def test_without_a_server_the_error_comes_after_one_try_and_says_what_to_put_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tries = []
+    tries: list[Any] = []
     answer = downloads._answer
-    monkeypatch.setattr(downloads, "_answer", lambda *given: (tries.append(given), answer(*given))[1])
+
+    def counted(*given: Any) -> Any:
+        tries.append(given)
+        return answer(*given)
+
+    monkeypatch.setattr(downloads, "_answer", counted)
     with pytest.raises(UserError) as error:
         download("cifar10", tmp_path / "data", base_url="http://127.0.0.1:9")
     assert len(tries) == 1

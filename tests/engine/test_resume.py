@@ -14,20 +14,11 @@ from typing import Any
 
 import pytest
 import torch
-from small_runs import (
-    Recorder,
-    Stopper,
-    TiedNet,
-    assert_same_run,
-    everything,
-    result,
-    run,
-    small,
-    weights,
-)
+from small_runs import TiedNet, assert_same_run, everything, result, small
 from torch import nn
 
 import osp.engine.loop as loop_module
+from helpers.runs import Recorder, Stopper, run, weights
 from osp import Recipe, UserError
 from osp.engine.checkpoint import load_checkpoint
 from osp.engine.folder import RunFolder
@@ -174,7 +165,7 @@ import sys
 import osp.engine.loop
 from osp import Recipe
 from osp.engine.train import train
-from small_runs import Recorder
+from helpers.runs import Recorder
 
 class Waits(Recorder):
     def step(self, done, stage):
@@ -192,7 +183,7 @@ def test_a_killed_process_loses_only_what_came_after_its_last_checkpoint(
 ) -> None:
     recipe, whole = unstopped("everything")
     (tmp_path / "recipe.yaml").write_text(recipe.dump(), encoding="utf-8")
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(tmp_path / "recipe.yaml"), str(tmp_path / "run")],
         stdout=subprocess.PIPE,

@@ -272,7 +272,7 @@ def test_a_full_bank_asks_the_device_for_nothing(monkeypatch: pytest.MonkeyPatch
 class Operations(TorchFunctionMode):
     """Counts what torch is asked to do."""
 
-    count = 0
+    count: int = 0
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.count += 1
@@ -280,7 +280,8 @@ class Operations(TorchFunctionMode):
 
 
 def operations(action: Callable[[], Any]) -> int:
-    with Operations() as counted:
+    counted = Operations()
+    with counted:
         action()
     return counted.count
 
