@@ -113,7 +113,14 @@ def test_what_is_no_model_is_refused(run: Run, tmp_path: Path) -> None:
         save_checkpoint(tmp_path / "part.safetensors", tensors, {k: v for k, v in meta.items() if k != lacking})
         with pytest.raises(UserError, match=f"no trained model .it lacks '{lacking}'"):
             osp.load(tmp_path / "part.safetensors")
-    for broken in ({"layers": []}, {"scores": []}, {"std": [0.1, 0.2]}, {"shape": [1]}, {"class_names": 3}):
+    odd: list[dict[str, object]] = [
+        {"layers": []},
+        {"scores": []},
+        {"std": [0.1, 0.2]},
+        {"shape": [1]},
+        {"class_names": 3},
+    ]
+    for broken in odd:
         save_checkpoint(tmp_path / "odd.safetensors", tensors, meta | broken)
         with pytest.raises(UserError):
             osp.load(tmp_path / "odd.safetensors")

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from small_runs import TiedNet, run, small
+from small_runs import TiedNet, small
 from torch import nn
 
+from helpers.runs import run
 from osp import UserError
 from osp.engine.checkpoint import load_checkpoint, load_state, prefixed, save_checkpoint, unprefixed
 from osp.files import write_bytes

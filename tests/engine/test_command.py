@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from small_runs import Stopper, run, small
+from small_runs import small
 
+from helpers.runs import Stopper, run
 from osp import Recipe, UserError, cli
 from osp.engine.signals import Interrupted
 from osp.runs.folder import RunFolder

@@ -14,21 +14,12 @@ from typing import Any
 
 import pytest
 import torch
-from small_runs import (
-    Recorder,
-    Stopper,
-    TiedNet,
-    assert_same_run,
-    everything,
-    result,
-    run,
-    small,
-    weights,
-)
+from small_runs import TiedNet, assert_same_run, everything, result, small
 from torch import nn
 
 import osp.engine.loop as loop_module
 import osp.engine.train as train_module
+from helpers.runs import Recorder, Stopper, run, weights
 from osp import Recipe, UserError
 from osp.engine.checkpoint import load_checkpoint
 from osp.engine.loop import Loop
@@ -175,16 +166,16 @@ import sys
 import osp.engine.loop
 from osp import Recipe
 from osp.engine.train import train
-from small_runs import Recorder
+from helpers.runs import Recorder
 
-class Slow(Recorder):
+class Waits(Recorder):
     def step(self, done, stage):
         import time
-        time.sleep(0.05)
         print(done, flush=True)
+        time.sleep(0.05 if done < 11 else 600)
 
 osp.engine.loop.CHECKPOINT_SECONDS = 0.2
-train(Recipe.read(sys.argv[1]).changed(method=sys.argv[3]), sys.argv[2], display=Slow())
+train(Recipe.read(sys.argv[1]).changed(method=sys.argv[3]), sys.argv[2], display=Waits())
 """
 
 
@@ -194,7 +185,7 @@ def test_a_killed_process_loses_only_what_came_after_its_last_checkpoint(
     recipe, whole = unstopped("everything")
     method = recipe.method or ""
     (tmp_path / "recipe.yaml").write_text(recipe.changed(method=None).dump(), encoding="utf-8")
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(tmp_path / "recipe.yaml"), str(tmp_path / "run"), method],
         stdout=subprocess.PIPE,

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_runs import Recorder, everything, result, run, small, weights
+from small_runs import everything, result, small
 from torch import Tensor, nn
 
 import osp
+from helpers.runs import Recorder, run, weights
 from osp import UserError
 from osp.data.split import Split
 from osp.engine.checkpoint import load_checkpoint

@@ -226,7 +226,7 @@ def test_weak_views_are_labelled_as_in_testing_or_in_the_joint_pass_if_asked_to(
         tested = method.eval().net.encoder(weak).detach()
         assert torch.allclose(found.weak, tested) is not joint
         torch.testing.assert_close(found.weak_logits, method.net.classifier(found.weak).detach())
-        assert method.net.encoder[2].num_batches_tracked == 1  # type: ignore[index,operator]
+        assert method.net.encoder[2].num_batches_tracked == 1  # type: ignore[index]
 
 
 def test_without_pixels_nothing_is_rotated() -> None:
@@ -275,7 +275,7 @@ class ScoredPool(FakePool):
 def scored(**options: Any) -> T2T:
     """A method whose score is that pixel."""
     method = by_hand(T2T, partition_by="matching", **{"doubtful": 0.0, **options})
-    method.ood_score = lambda features, logits: method.pixel  # type: ignore[method-assign, assignment, attr-defined]
+    method.ood_score = lambda features, logits: method.pixel  # type: ignore[method-assign, assignment, return-value]
     encode = method.net.encode
 
     def encode_and_note(images: Tensor) -> Tensor:

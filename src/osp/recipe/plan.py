@@ -1,8 +1,9 @@
 """Plan: what was decided. It is made once from a recipe, stored with the run, and never decided anew.
 
-`make_plan` works in two steps. What needs no data (names, options, network) is checked first; then the data are
-described (class names and counts, nothing is decoded) and the numbers decided. In rising order of precedence a value
-comes from the method's defaults, the preset, the scale, and what was asked.
+`make_plan` works in two steps. What needs no data (names, options, network) is checked first; then the numbers are
+decided: the published ones of a known set, which needs no file for it, or such as fit the classes of a folder, which is
+described (class names and counts, nothing is decoded). In rising order of precedence a value comes from the method's
+defaults, the preset, the scale, and what was asked.
 """
 
 from __future__ import annotations
@@ -159,6 +160,7 @@ def _same(one: Any, other: Any) -> bool:
 def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None) -> Plan:
     """Decide every open field; raises UserError where something is unknown or impossible, before data are read."""
     from osp.data import describe_set
+    from osp.data import get as data_source
     from osp.data.split import spec_for
     from osp.methods.registry import get
     from osp.nets import check_name
@@ -175,9 +177,11 @@ def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None
     check_machine(recipe, options)
 
     check_folders(data, recipe)
-    described = describe_set(data, recipe.data_dir, size=recipe.image_size, progress=progress)
     given = {key: getattr(recipe, key) for key in SPLIT_FIELDS}
-    smallest = described.smallest_of(recipe.id_classes)
+    smallest = None
+    if data_source(data).within is None:  # a set without published numbers: they are made to fit its classes
+        described = describe_set(data, recipe.data_dir, size=recipe.image_size, progress=progress)
+        smallest = described.smallest_of(recipe.id_classes)
     spec = spec_for(data, recipe.ood_data, seed=seed, smallest_class=smallest, **given)
     numbers = {key: getattr(spec, key) for key in SPLIT_FIELDS}
     device = recipe.device or "auto"
