@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from osp import UserError
 from osp.methods.base import Batch, published_options
 from osp.methods.osp import OSP
-from osp.methods.t2t import T2T
+from osp.methods.t2t import T2T, T2TOptions
 from osp.nets import Network, set_batchnorm_momentum
 from osp.parts import otsu_threshold
 from osp.parts.rotation import rotate4
@@ -249,7 +249,7 @@ def test_a_rotation_task_needs_square_images() -> None:
         UserError, match=r"Images are 12x8; t2t .* square ones. Set image_size, or rotation_weight to 0"
     ):
         T2T(T2T.Options(), net, task)
-    assert T2T(T2T.Options(rotation_weight=0.0), net, task).rotation_head is None
+    assert T2T(T2TOptions(rotation_weight=0.0), net, task).rotation_head is None
 
 
 def test_the_matching_head_keeps_its_batch_norm_momentum_however_long_the_run() -> None:

@@ -45,7 +45,7 @@ def parse_yaml(text: str) -> Any:
         where = f", line {mark.line + 1}" if mark else ""
         reason = getattr(error, "problem", None) or "it holds characters that are not text"
         raise ValueError(f"not valid YAML{where}: {reason}") from None
-    except (ValueError, OverflowError, TypeError, LookupError, RecursionError) as error:  # `2024-99-99`, `!!int abc`
+    except (ValueError, ArithmeticError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise ValueError(f"not valid YAML: {type(error).__name__}: {str(error)[:200]}") from None
 
 
