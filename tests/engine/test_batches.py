@@ -154,6 +154,7 @@ def test_a_method_trains_on_stored_features_through_the_adapter() -> None:
         optimizer.step()
     (logits,) = map_images(network, method, feed, feed.index["unlabeled"])
     truth = torch.from_numpy(feed.index["unlabeled"] % 3)
-    assert (logits.argmax(dim=1) == truth).float().mean() > 0.8  # 0.97 or more; chance is a third
+    assert (logits.argmax(dim=1) == truth).float().mean() > 0.8  # 0.98 or more over four seeds; chance is a third
     assert F.cross_entropy(logits, truth) < 1.0
-    assert network.encoder.up.weight.abs().sum() > 0
+    stored = source.plain(np.arange(4))
+    assert not torch.equal(network.encode(stored), stored)  # the adapter has learned too

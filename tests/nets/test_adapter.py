@@ -47,7 +47,7 @@ def test_it_learns_what_a_linear_classifier_cannot() -> None:
                 optimizer.zero_grad()
                 F.cross_entropy(network(features), targets).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
-            return (network(features).argmax(dim=1) == targets).float().mean().item()
+            return float((network(features).argmax(dim=1) == targets).float().mean())
 
         assert accuracy(build_network("adapter", (8,), 2)) > 0.85  # 0.98 or more
         assert accuracy(nn.Linear(8, 2)) < 0.7  # about 0.55
