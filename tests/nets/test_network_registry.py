@@ -6,6 +6,7 @@ import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -100,7 +101,7 @@ def test_a_network_is_added_by_one_file(tmp_path: Path, monkeypatch: pytest.Monk
             check_name("tinny-4")
         run = train(Recipe(scale="demo", method="fixmatch", network="tiny-4", steps=5), tmp_path / "run")
         assert run.result["network"] == "tiny-4"
-        assert run.model.features(torch.zeros(1, 8, 8, dtype=torch.uint8).numpy()).shape == (1, 16)
+        assert run.model.features(np.zeros((1, 8, 8), np.uint8)).shape == (1, 16)
     finally:
         sys.modules.pop("osp.nets.tiny", None)
 
@@ -110,7 +111,9 @@ def announce(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setattr(osp.plugins, "entry_points", lambda group: [point] if group == point.group else [])
 
 
-ANNOUNCED = NetworkSpec("announced", lambda shape: torch.nn.Flatten(), "pixels as they are", "this test", "MIT")
+ANNOUNCED = NetworkSpec(
+    "announced", lambda shape: torch.nn.Flatten(), "pixels as they are", "this test", "MIT", mean=(0.25,), std=(0.5,)
+)
 
 
 def test_an_installed_package_may_announce_a_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -119,7 +122,8 @@ def test_an_installed_package_may_announce_a_network(monkeypatch: pytest.MonkeyP
     assert check_name("announced") is ANNOUNCED
     assert build_network("announced", (1, 8, 8), 3).feature_dim == 64
     run = train(Recipe(scale="demo", method="supervised", network="announced", steps=5), tmp_path / "run")
-    assert run.result["steps"] == 5
+    black = run.model.features(np.zeros((2, 8, 8), np.uint8))
+    np.testing.assert_allclose(black, np.full((2, 64), (0 - 0.25) / 0.5), rtol=1e-6)  # the network's own mean and std
 
 
 @pytest.mark.parametrize(
