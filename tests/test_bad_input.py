@@ -185,7 +185,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "data folder of photos a file": ("train --data folder --data-dir file", ["file", "is a file"]),
     "data folder empty": ("train --data folder --data-dir empty", ["empty", "no image"]),
     "data folder missing": ("train --data folder --data-dir none", ["none", "does not exist"]),
-    "data folder not named": ("train --data folder", ["--data-dir"]),
+    "data folder not named": ("train --data folder", ["data_dir"]),
     "data folder's name empty": ("train --data mnist --data-dir=", ["folder"]),
     "data folder without the files": ("train --data mnist --data-dir empty", ["mnist", "train-images-idx3-ubyte.gz"]),
     "CIFAR folder without the files": ("train --data cifar100 --data-dir empty", ["cifar-100-python.tar.gz"]),

@@ -73,13 +73,13 @@ def test_a_file_name_with_odd_bytes_reaches_the_workers(tmp_path: Path) -> None:
 def test_an_interrupt_ends_the_workers_and_leaves_no_part_behind(tmp_path: Path) -> None:
     if not Path("/proc").is_dir():
         pytest.skip("needs /proc to see the workers")
-    folder = tmp_path / "images" / "class"
+    folder = tmp_path / "images" / "LSUN_resize"  # a set that takes copies as they are
     folder.mkdir(parents=True)
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (600, 600, 3), dtype=np.uint8))
     image.save(folder / "0.png")
     for index in range(1, 6000):  # enough that decoding never ends before the signal comes
         os.link(folder / "0.png", folder / f"{index}.png")
-    program = "import osp.data, sys; osp.data.load('folder', sys.argv[1], progress=lambda *s: print(s, flush=True))"
+    program = "import osp.data, sys; osp.data.load('lsun', sys.argv[1], progress=lambda *s: print(s, flush=True))"
     environment = {**os.environ, "OSP_CACHE": str(tmp_path / "cache")}
     process = subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path / "images")],

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from osp import Recipe
 from osp.engine.checkpoint import load_checkpoint
-from osp.engine.folder import RunFolder
 from osp.engine.train import Run, train
+from osp.runs.folder import RunFolder
 
 
 def small(method: str = "supervised", steps: int = 12, **fields: Any) -> Recipe:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from osp import Recipe
-from osp.engine.folder import RunFolder
 from osp.engine.train import train
 from osp.methods import Method, Sample, Stage, Step, Task, get
 from osp.nets import BATCH_NORMS, build_network
+from osp.runs.folder import RunFolder
 
 VIEWS = ("weak", "weak2", "strong")
 

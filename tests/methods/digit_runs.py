@@ -6,25 +6,25 @@ import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from osp import Recipe
 from osp.engine.checkpoint import load_checkpoint
-from osp.engine.folder import RunFolder
 from osp.engine.train import Run, train
 from osp.methods.base import Batch, Sample, Stage, Step, Task
 from osp.methods.t2t import T2T
 from osp.nets import Network
+from osp.runs.folder import RunFolder
 
 NUM_CLASSES, POOL = 4, 40
 
 
 def short(method: str, steps: int = 40, **fields: Any) -> Recipe:
     """Small batches, few steps, and everything that wants confidence satisfied with little of it."""
-    options = {"batch": 8, "mu": 2, "rotation_batch": 16, **fields.pop("options", {})}
+    options = {"batch": 8, "mu": 2, "pool_batch": 16, **fields.pop("options", {})}
     return Recipe(
         **{
             "method": method,
@@ -72,12 +72,25 @@ class Stopper:
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def by_hand(kind: type[T2T], **options: Any) -> T2T:
+M = TypeVar("M", bound=T2T)
+TASK = Task(NUM_CLASSES, (1, 8, 8), num_labeled=8, num_unlabeled=POOL, num_val=4)
+
+
+def by_hand(kind: type[M], **options: Any) -> M:
     """A method of 4 classes and a pool of 40 on a network without batch norm, whose samples are independent."""
     torch.manual_seed(0)
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU())
-    task = Task(NUM_CLASSES, (1, 8, 8), num_labeled=8, num_unlabeled=POOL, num_val=4)
-    return kind(kind.Options(**options), Network(encoder, 16, NUM_CLASSES), task)
+    return kind(kind.Options(**options), Network(encoder, 16, NUM_CLASSES), TASK)
+
+
+def with_batch_norm(kind: type[M], **options: Any) -> M:
+    """The same on a network with batch norm, whose running statistics are far from those of any batch."""
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(16)
+    assert norm.running_mean is not None
+    norm.running_mean.fill_(0.3)
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), norm, nn.ReLU())
+    return kind(kind.Options(**options), Network(encoder, 16, NUM_CLASSES), TASK)
 
 
 def step_at(progress: float = 0.5) -> Step:
@@ -97,7 +110,7 @@ def batch() -> Batch:
     return {
         "labeled": Sample(rows(8, 8), {"weak": images(8)}, rows(8, NUM_CLASSES)),
         "unlabeled": Sample(rows(16, POOL), {"weak": images(16), "strong": images(16)}),
-        "rotation": Sample(rows(12, POOL), {"weak": images(12)}),
+        "pool": Sample(rows(12, POOL), {"weak": images(12)}),
     }
 
 
@@ -108,10 +121,11 @@ class FakePool:
         draws = torch.Generator().manual_seed(2)
         self.images = torch.randn(POOL, 1, 8, 8, generator=draws)
         self.labeled = torch.randn(8, 1, 8, 8, generator=draws)
+        self.val = torch.randn(4, 1, 8, 8, generator=draws)
         self.restricted: dict[str, Tensor | None] = {}
 
     def map(self, function: Any, part: str = "unlabeled", rows: Tensor | None = None, ema: bool = False) -> Any:
-        images = self.labeled if part == "labeled" else self.images
+        images = {"labeled": self.labeled, "val": self.val, "unlabeled": self.images}[part]
         images = images if rows is None else images[rows]
         with torch.no_grad():
             chunks = [function(chunk) for chunk in torch.tensor_split(images, 3)]
@@ -125,3 +139,11 @@ class FakePool:
         self.restricted[stream] = rows
 
     def restart_average(self, prefix: str = "") -> None: ...
+
+
+def refreshed(method: M, pool: FakePool, progress: float = 0.0) -> M:
+    """The method after a refresh, in evaluation mode as in a run, and in training mode again."""
+    method.eval()
+    method.refresh(step_at(progress), pool)
+    method.train()
+    return method

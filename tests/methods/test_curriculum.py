@@ -12,11 +12,11 @@ from digit_runs import run, state
 from torch import Tensor, nn
 
 from osp import Recipe
-from osp.engine.folder import RunFolder
 from osp.methods import Method, Sample, Stage, Step, Task
 from osp.methods.curriculum import Curriculum, CurriculumOptions, admitted, class_weights
 from osp.nets import Network
 from osp.parts.draws import beta
+from osp.runs.folder import RunFolder
 
 CYCLES, LABELED = 6, 60
 

@@ -12,10 +12,10 @@ from digit_runs import run, state
 from torch import Tensor, nn
 
 from osp import Recipe
-from osp.engine.folder import RunFolder
 from osp.methods import Batch, Sample, Stage, Step, Task
 from osp.methods.ds3l import DS3L, DS3LOptions
 from osp.nets import Network, build_network
+from osp.runs.folder import RunFolder
 
 STEP = Step(99, 100, Stage(), 0, 99, 100, seed=0)
 """The last one: b is at its full height."""

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 
 from osp import Recipe
-from osp.engine.folder import RunFolder
 from osp.engine.train import train
 from osp.methods import Method, Sample, Stage, Step, Task, get
 from osp.methods.fixmatch import pseudo_label_loss
 from osp.nets import build_network
+from osp.runs.folder import RunFolder
 
 TASK = Task(num_classes=3, shape=(1, 8, 8), num_labeled=6, num_unlabeled=40, num_val=0)
 STEP = Step(0, 1, Stage(), 0, 0, 1, seed=0)

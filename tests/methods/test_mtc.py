@@ -12,10 +12,10 @@ from digit_runs import run
 from torch import Tensor, nn
 
 from osp import Recipe
-from osp.engine.folder import RunFolder
 from osp.methods import Sample, Stage, Step, Task
 from osp.methods.mtc import MTC, MTCOptions
 from osp.nets import Network
+from osp.runs.folder import RunFolder
 
 LABELED, POOL, CLASSES = 4, 30, 3
 WARMING, TRAINING = Stage(name="domain"), Stage(name="train")

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from osp import Recipe
 from osp.engine.checkpoint import load_checkpoint
-from osp.engine.folder import RunFolder
 from osp.engine.signals import Interrupted
 from osp.engine.train import Run
 from osp.methods.osp import OSP
 from osp.parts import OODBank, prune
+from osp.runs.folder import RunFolder
 
 EASY = {"delta": 0.3}
 """After 40 steps hardly an image is confident; so that there are anchors nevertheless."""

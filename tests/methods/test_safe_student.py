@@ -12,10 +12,11 @@ from open_set_runs import FakePool, backward, build, learn, learns, sample, step
 
 from osp import Recipe, UserError
 from osp.engine.checkpoint import load_checkpoint
-from osp.engine.folder import RunFolder
 from osp.engine.optim import AveragedWeights, build_optimizer, main_parameters
-from osp.methods.safe_student import energy_discrepancy, seen_and_unseen
+from osp.methods.safe_student import seen_and_unseen
 from osp.nets import Network, build_network
+from osp.runs.folder import RunFolder
+from osp.scores.energy_discrepancy import energy_discrepancy
 
 
 @pytest.mark.parametrize("k", [2, 6])

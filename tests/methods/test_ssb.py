@@ -145,7 +145,7 @@ def test_half_way_through_the_second_stage_the_averaged_detector_starts_again() 
     assert detect.refresh == 0.5
     method.refresh(step_in(method, "detect"), pool)
     names = [name for name, _ in method.named_parameters() if name.startswith(pool.restarted[0])]
-    assert names == [f"detector.{name}" for name, _ in method.detector.named_parameters()]
+    assert names == [f"own_score.head.{name}" for name, _ in method.detector.named_parameters()]
 
 
 def test_it_learns_as_much_as_the_labels_teach_and_detects_better(tmp_path: Path) -> None:

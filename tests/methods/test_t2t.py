@@ -43,7 +43,7 @@ def test_from_each_partition_on_only_kept_images_are_made_consistent(
     assert len(partitions) > 1
     for each in seen:
         assert each["kept"][each["unlabeled"]].all()
-    pool = torch.cat([each["rotation"] for each in seen])
+    pool = torch.cat([each["pool"] for each in seen])
     assert not torch.stack([each["kept"] for each in seen]).all()
     assert not seen[0]["kept"][pool].all()  # rotations are learned from all
     assert 0 < result["purity"] <= 100

@@ -10,7 +10,7 @@ import typer
 
 from osp.cli.lists import check_environment
 from osp.cli.text import columns, complain, console, plain, say
-from osp.errors import UserError, user_path
+from osp.errors import user_path
 
 if TYPE_CHECKING:
     from osp.recipe import Recipe
@@ -98,8 +98,8 @@ def train(
 
     - `osp train --out runs/third --resume`
     """
-    from osp.methods.registry import is_file
     from osp.recipe import Recipe, apply_assignments, read_fields
+    from osp.recipe.recipe import without_code
 
     given: dict[str, Any] = {
         "data": data,
@@ -122,16 +122,11 @@ def train(
         user_path(path or "")  # refused here where it cannot be one
     folder = None if out is None else user_path(out)
     source = None if recipe_file is None else user_path(recipe_file)
-    if source is None and resume and folder is not None and (folder / "recipe.yaml").exists():
-        source = folder / "recipe.yaml"
     if source is not None:
         fields = read_fields(source)
-    named = str(fields.get("method", ""))
+        if method is None:
+            without_code(fields, source)
     fields = apply_assignments({**fields, **given}, settings or [])
-    if is_file(named) and method is None and not any(text.startswith("method=") for text in settings or []):
-        raise UserError(
-            f"{source} names a method file, which is code: {named}. If you trust that file, add --method {named}."
-        )
     run = _run(Recipe(**fields), folder, resume)
     _print_result(run.result)
     say(f"Run: {run.path}   picture: {run.path / 'result.png'}")
@@ -141,11 +136,13 @@ def _run(recipe: Recipe, out: Path | None, resume: bool) -> Any:
     """Train with progress on the terminal; interruptions say how to continue."""
     check_environment()
     from osp.api import train as start
+    from osp.engine.devices import keep_freed_memory
     from osp.engine.progress import shown
     from osp.engine.signals import Interrupted
-    from osp.engine.train import default_folder
+    from osp.engine.train import folder_for
 
-    folder = out if out is not None else default_folder(recipe.resolved())
+    keep_freed_memory()
+    folder = folder_for(recipe, out)
     again = f"osp train --out {shlex.quote(str(folder))} --resume"
     try:
         with shown() as display:
@@ -153,7 +150,7 @@ def _run(recipe: Recipe, out: Path | None, resume: bool) -> Any:
     except Interrupted:
         complain(f"Stopped; everything is saved. Continue with: {again}")
     except KeyboardInterrupt:
-        begun = (folder / "checkpoints").is_dir()
+        begun = (folder / "plan.yaml").exists()
         complain(f"Stopped at once. {f'Continue from the last save with: {again}' if begun else 'Nothing was begun.'}")
     raise typer.Exit(130)
 

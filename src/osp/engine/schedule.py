@@ -90,8 +90,4 @@ class Timetable:
 def refreshes(step: Step) -> bool:
     """Whether the stage's refresh falls on this step: at k · share · length, rounded, for k = 0, 1, 2, ..."""
     share = step.stage.refresh
-    if not share:
-        return False
-    interval = max(share * step.stage_steps, 1.0)
-    k = round(step.stage_step / interval)
-    return round(k * interval) == step.stage_step
+    return share is not None and share > 0 and step.falls_on(share)

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
-import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from torch import Tensor, nn
 
+from osp import scores
+from osp.errors import UserError
 from osp.nets import Network
-from osp.parts.scores import max_softmax_score, post_hoc_score
 from osp.randomness import generator
 
 Part = Literal["labeled", "unlabeled", "joint", "val"]
@@ -33,7 +33,8 @@ class Task:
     """What a method may know of the data: numbers, never files and never the truth about unlabelled images."""
 
     num_classes: int
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
+    """Channels, height and width of an image, or (D,) for stored features; what needs pixels asks for three."""
     num_labeled: int
     num_unlabeled: int
     num_val: int
@@ -127,6 +128,12 @@ class Step:
         """Share of the stage that has passed, from 0 up to but not including 1."""
         return self.stage_step / self.stage_steps
 
+    def falls_on(self, share: float) -> bool:
+        """Whether this step is one of those at k · share of the stage, rounded, for k = 0, 1, 2, ..."""
+        interval = max(share * self.stage_steps, 1.0)
+        k = round(self.stage_step / interval)
+        return round(round(k * interval, 6)) == self.stage_step  # a tenth of a share, ten times, is that share
+
     def linear_ramp(self, share: float) -> float:
         """min(t / (share * stage), 1); 1 where share is 0."""
         return 1.0 if share <= 0 else min(self.progress / share, 1.0)
@@ -208,12 +215,18 @@ class Options(BaseModel):
     warmup: float = Field(0.05, ge=0, lt=1, description="share of each stage over which the learning rate rises")
     clip: float | None = Field(5.0, gt=0, description="largest norm of the gradient of a step")
     ema: float | None = Field(None, gt=0, lt=1, description="decay of the averaged weights used for testing")
-    score: Literal["own", "softmax", "logit", "energy", "knn", "mahalanobis"] = Field(
-        "own", description="OOD score that is reported: the method's own, or one from its features and logits"
-    )
+    score: str = Field("own", description="OOD score that is reported: the method's own, or one that any network has")
+
+    @field_validator("score")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        try:
+            return scores.check(value)
+        except UserError as error:
+            raise ValueError(str(error).rstrip(".")) from None
 
 
-UNPUBLISHED = {"warmup": 0.0, "clip": None}
+UNPUBLISHED: dict[str, Any] = {"warmup": 0.0, "clip": None}
 """What the harness adds to every method for stability; `--preset paper` does without it unless a method publishes it.
 
 A stage that starts at its full rate can throw a network without batch norm into a state where all its units are dead:
@@ -227,6 +240,17 @@ class Published:
 
     value: Any
     source: str = "paper"
+    by_data: Mapping[str, Any] = field(default_factory=dict)
+    """Data sets for which another value was published; the source speaks of these too."""
+
+    def value_for(self, data: str | None = None) -> Any:
+        """What holds on this data set; the general value where nothing else was published for it, or for none.
+
+        >>> decay = Published(5e-4, by_data={"cifar100": 1e-3})
+        >>> decay.value_for("cifar100"), decay.value_for("digits"), decay.value_for()
+        (0.001, 0.0005, 0.0005)
+        """
+        return self.value if data is None else self.by_data.get(data, self.value)
 
 
 class Method(nn.Module):
@@ -246,7 +270,13 @@ class Method(nn.Module):
     """Views of the unlabelled images, for a method whose streams are the usual ones; `()` is none of those images."""
     paper: ClassVar[dict[str, Published]] = {}
     """The options of `--preset paper` that differ from the defaults, or that the defaults merely happen to equal."""
+    paper_data: ClassVar[tuple[str, ...]] = ("mnist", "cifar10", "cifar100", "tinyimagenet")
+    """Data sets that the publication has settings for (by default those of the OSP paper's Table 1); on any other one
+    `--preset paper` takes the general values."""
     paper_steps: ClassVar[int] = 250_000
+    validation: ClassVar[str] = "nothing"
+    """What the method uses validation images for, whether with their labels, and what it does without any: for tables.
+    (Those of every method are also looked at for the curve of a run.)"""
     mechanism: ClassVar[tuple[str, ...]] = ()
     """Names of logged values that show the mechanism at work: one that stays 0 all run long is a warning."""
 
@@ -259,8 +289,8 @@ class Method(nn.Module):
         self.net = network
         self.task = task
         self.logged: dict[str, Tensor] = {}
-        own = options.score == "own"
-        self.post_hoc = None if own else post_hoc_score(options.score, network.feature_dim, task.num_classes)
+        self.own_score: scores.Score = scores.build("softmax", network.feature_dim, task.num_classes)
+        """The method's own OOD score; `use_score` puts another in its place."""
 
     # What the method declares
 
@@ -319,22 +349,28 @@ class Method(nn.Module):
         """Which unlabelled rows the method currently takes for ID (boolean), where it partitions the pool."""
         return None
 
+    def use_score(self, score: scores.Score) -> None:
+        """Make this the method's own OOD score. Its parameters come after those that the method has so far."""
+        del self.own_score
+        self.own_score = score
+
+    def artifacts(self) -> dict[str, dict[str, Tensor]]:
+        """What a finished run keeps of the method besides its model: each becomes NAME.npz in the run folder."""
+        return {}
+
     # The trained model
 
-    def outputs(self, images: Tensor, own: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-        """Features, logits and OOD scores of images, in single precision whatever the network computes in.
-
-        The score is the one that `score` asks for; `own` gives the method's own in any case.
-        """
+    def outputs(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Features, logits and own OOD scores of images, in single precision whatever the network computes in."""
         features = self.net.encode(images).float()
         with torch.autocast(features.device.type, enabled=False):
             logits = self.net.classify(features)
-            score = self.ood_score if own or self.post_hoc is None else self.post_hoc
-            return features, logits, score(features, logits)
+            return features, logits, self.ood_score(features, logits)
 
     def ood_score(self, features: Tensor, logits: Tensor) -> Tensor:
-        """Larger = more OOD; called in single precision. By default 1 - max softmax (Hendrycks and Gimpel 2017)."""
-        return max_softmax_score(logits)
+        """The method's own score; larger = more OOD; called in single precision."""
+        found: Tensor = self.own_score(features, logits, self.net.classifier)
+        return found
 
     # Help
 
@@ -362,10 +398,11 @@ STAGE_OPTIONS = (
 """Options that are fields of `Stage` under the same name."""
 
 
-@dataclass(frozen=True)
-class Outputs:
-    """What a trained method says about images; arrays in the order of the images."""
+def published_options(method: type[Method], data: str | None = None) -> dict[str, Any]:
+    """The options of `--preset paper` on this data set: what the harness adds turned off, what was published set."""
+    return UNPUBLISHED | {name: entry.value_for(data) for name, entry in method.paper.items()}
 
-    features: np.ndarray = field(repr=False)
-    logits: np.ndarray = field(repr=False)
-    ood_score: np.ndarray = field(repr=False)
+
+def published_for(method: type[Method], data: str) -> bool:
+    """Whether the publication has this data set; if not, its general values stand in and are to be marked so."""
+    return data in method.paper_data or any(data in entry.by_data for entry in method.paper.values())

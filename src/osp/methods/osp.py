@@ -17,13 +17,14 @@ not work as printed: no image of a task with few classes has max p < 0.2, so `re
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from osp.methods.base import Batch, Pool, Published, Step, Task
+from osp.methods.base import Batch, Pool, Published, Stage, Step, Task
 from osp.methods.t2t import OURS, T2T, Encoded, T2TOptions, ranked
 from osp.nets import Network
 from osp.parts.bank import OODBank
@@ -36,6 +37,8 @@ from osp.parts.orthogonality import (
 from osp.parts.pruning import pruned_logits
 
 UNSTATED = "not stated; "
+EPOCHS = 10
+"""From one partition to the next (Algorithm 1)."""
 
 
 class OSPOptions(T2TOptions):
@@ -51,8 +54,10 @@ class OSPOptions(T2TOptions):
     )
     recyclable_share: float = Field(0.25, gt=0, le=1, description="`quantile`: this share of the set-aside images")
     recyclable_below: float = Field(0.2, gt=0, le=1, description="`absolute`: confidence below which (Eq. 5)")
-    bank_feed: Literal["iteration", "refresh", "both"] = Field(
-        "refresh", description="fill the bank each step (text) or at each refresh (Algorithm 1)"
+    bank_feed: Literal["iteration", "epoch", "refresh", "both"] = Field(
+        "refresh",
+        description="fill the bank each step (the text), each epoch, a tenth of the time between two partitions "
+        "(Algorithm 1), or at each partition (ours); both: each step and at each partition",
     )
     bank_capacity: int = Field(5000, ge=1, description="features a class")
     bank_total: int | None = Field(None, ge=1, description="features in all classes together")
@@ -83,8 +88,9 @@ class OSP(T2T):
         "decay_all": Published(True, UNSTATED + "release"),
         "batch": Published(64),
         "mu": Published(5),
-        "rotation_batch": Published(64, UNSTATED + "release"),
+        "pool_batch": Published(64, UNSTATED + "release"),
         "rotation_weight": Published(1.0),
+        "rotation_pass": Published("own", UNSTATED + "release"),
         "temperature": Published(0.4, UNSTATED + "release"),
         "threshold": Published(0.8, UNSTATED + "release"),
         "least_share": Published(0.0),
@@ -104,7 +110,7 @@ class OSP(T2T):
         "match": Published("class"),
         "recyclable": Published("absolute"),
         "recyclable_below": Published(0.2),
-        "bank_feed": Published("iteration", "paper's text (Algorithm 1: refresh)"),
+        "bank_feed": Published("iteration", "paper's text (Algorithm 1: epoch)"),
         "bank_capacity": Published(5000, "paper; a class in the release"),
         "stop_gradient": Published(True, UNSTATED + "release"),
         "anchor_view": Published("strong", UNSTATED + "release"),
@@ -123,12 +129,16 @@ class OSP(T2T):
         self.register_buffer("confidence_limit", torch.tensor(options.recyclable_below))
         self.weak_graph = options.anchor_view == "weak"
 
+    def artifacts(self) -> dict[str, dict[str, Tensor]]:
+        """The bank, for the figures that show an anchor's partner."""
+        return {"bank": self.bank.contents()}
+
     def finetuning(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         """L_ft: the terms of T2T and, from the same features, L_odc; then the bank takes up the step's OOD images."""
         encoded = self.encode(batch)
         terms = self.t2t_terms(encoded, batch, step) | self.orthogonality_terms(encoded, batch["labeled"].targets, step)
-        if self.options.bank_feed != "refresh":
-            self.feed_bank(encoded.pool, batch["rotation"].rows)
+        if self.options.bank_feed in ("iteration", "both"):
+            self.feed_bank(encoded.pool, batch["pool"].rows)
         return terms
 
     def orthogonality_terms(self, encoded: Encoded, targets: Tensor, step: Step) -> dict[str, Tensor]:
@@ -175,8 +185,38 @@ class OSP(T2T):
             recyclable = self.aside_rows[rows] & (confidence < self.confidence_limit)
         self.bank.push(features, predicted, ids=rows, valid=recyclable)
 
+    def feeds(self) -> int:
+        """How often the bank is filled from one partition to the next: ten times, each epoch, where it is affordable.
+
+        Algorithm 1 cuts the pool every ten epochs and updates the bank in each. A filling costs a pass over the images
+        set aside, and is counted as one over the pool.
+        """
+        if self.options.bank_feed != "epoch":
+            return 1
+        return min(max(self.affordable_passes() // round(1 / self.refresh_share()), 1), EPOCHS)
+
+    def stages(self) -> list[Stage]:
+        pretraining, finetuning = super().stages()
+        return [pretraining, replace(finetuning, refresh=self.refresh_share() / self.feeds())]
+
+    def refresh(self, step: Step, pool: Pool) -> None:
+        """Cut the pool anew, or only fill the bank where a partition is not due."""
+        if step.falls_on(self.refresh_share()):
+            super().refresh(step, pool)
+        else:
+            self.refill_bank(pool)
+
+    def refill_bank(self, pool: Pool) -> None:
+        """Fill the bank from the images that the last partition set aside, as the present network sees them."""
+        rows = self.aside_rows.cpu().nonzero().squeeze(1)
+        if not len(rows):
+            return
+        now = pool.map(lambda images: self.net(images).softmax(dim=1).max(dim=1), rows=rows)
+        confidence, predicted = (value.new_zeros(len(self.aside_rows)).index_copy(0, rows, value) for value in now)
+        self.after_partition(pool, confidence, predicted)
+
     def after_partition(self, pool: Pool, confidence: Tensor, predicted: Tensor) -> None:
-        """Decide which of the images set aside are recyclable, and fill the bank with them (Algorithm 1)."""
+        """Decide which of the images set aside are recyclable, and fill the bank with them."""
         aside = self.aside_rows.cpu()
         if self.options.recyclable == "quantile":
             self.confidence_limit = ranked(confidence[aside], self.options.recyclable_share, 0.0).to(self.cut.device)

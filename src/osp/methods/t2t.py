@@ -12,7 +12,10 @@ Reference: Huang et al., Trash to Treasure, ICCV 2021; its release is the author
 There the score that cuts the pool is 1 - S, the threshold Otsu's, and L_ood^u the entropy of S. Trained on few labels,
 that partition can feed on itself (docs/osp.md). Our defaults differ, each by an option that `--preset paper` turns off:
 `partition_by` (the score by labelled neighbours), `cut_by` (the estimated share of ID images), `unlabeled_matching`
-(the partition is the target of M), `doubtful` and `score_memory`; `least_share` and `joint_weak`.
+(the partition is the target of M), `doubtful` and `score_memory`; `least_share`, `joint_weak` and `rotation_pass`.
+
+Rotation is one use of the stream `pool`, whose images also feed L_ood^u: with `rotation_weight=0`, or where the task
+has no pixels, nothing is rotated.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from osp.errors import UserError
 from osp.methods.base import Batch, Method, Options, Pool, Published, Stage, Step, StreamSpec, Task
 from osp.nets import Network
 from osp.parts.consistency import noise_consistency, noisy, sharpened_consistency
@@ -34,6 +38,7 @@ from osp.parts.neighbors import NeighborScore
 from osp.parts.partition import id_share, otsu_threshold
 from osp.parts.reduce import masked_mean
 from osp.parts.rotation import rotate4, rotation_loss
+from osp.scores.matching import MatchingScore
 
 RELEASE = "T2T release"
 OURS = "off: not in the publication"
@@ -46,8 +51,13 @@ class T2TOptions(Options):
         "cosine-7/16", description="learning rate over pre-training"
     )
     pretrain_drops: tuple[float, ...] = Field((), description="shares of pre-training where `steps` lowers the rate")
-    rotation_batch: int = Field(64, ge=2, description="images a step for the rotation task, each at four angles")
-    rotation_weight: float = Field(1.0, ge=0, description="weight of L_rot")
+    pool_batch: int = Field(
+        64, ge=2, description="images of the whole pool per step, for L_rot (each at four angles) and L_ood^u"
+    )
+    rotation_weight: float = Field(1.0, ge=0, description="weight of L_rot; with 0 no image is rotated")
+    rotation_pass: Literal["joint", "own"] = Field(
+        "joint", description="rotated images in one pass through the encoder with the others, or in one of their own"
+    )
     temperature: float = Field(0.4, gt=0, description="sharpening of the targets of L_u")
     threshold: float = Field(0.8, ge=0, le=1, description="confidence from which an image enters L_u")
     least_share: float = Field(
@@ -76,7 +86,8 @@ class T2TOptions(Options):
     )
     cut_by: Literal["share", "otsu"] = Field(
         "share",
-        description="where the pool is cut: at the share of ID images estimated from validation images, or Otsu's",
+        description="where the pool is cut: at the share of ID images estimated from validation images, or Otsu's "
+        "(also where there are none)",
     )
     doubtful: float = Field(
         0.2, ge=0, lt=1, description="share of each side, next to the threshold, neither kept nor set aside"
@@ -96,8 +107,9 @@ class Encoded:
 
     labeled: Tensor
     pool: Tensor
-    """Of the rotation stream's unrotated images: the whole pool, OOD images included."""
-    rotation_loss: Tensor
+    """Of the stream from the whole pool, OOD images included."""
+    turned: Tensor
+    """The same images at four angles, the unrotated ones first; only those where there is no rotation task."""
     strong: Tensor = NONE
     weak: Tensor = NONE
     """Like the strong views, in fine-tuning only."""
@@ -110,12 +122,14 @@ class T2T(Method):
     summary = "matching head and Otsu set OOD images aside; they still serve a rotation task"
     reference = "Huang et al., Trash to Treasure, ICCV 2021"
     Options: ClassVar[type[Options]] = T2TOptions
+    validation = "share of ID images in the pool (without labels); without any: Otsu's threshold"
     mechanism: ClassVar[tuple[str, ...]] = ("kept_share", "consistency_rate")
     paper = {  # noqa: RUF012
         "batch": Published(64, RELEASE),
         "mu": Published(5, RELEASE),
-        "rotation_batch": Published(64, RELEASE),
+        "pool_batch": Published(64, RELEASE),
         "rotation_weight": Published(1.0, RELEASE),
+        "rotation_pass": Published("own", RELEASE),
         "optimizer": Published("sgd", RELEASE),
         "momentum": Published(0.9, RELEASE),
         "nesterov": Published(True, RELEASE),
@@ -153,13 +167,25 @@ class T2T(Method):
 
     def __init__(self, options: Any, network: Network, task: Task) -> None:
         super().__init__(options, network, task)
-        self.rotation_head = nn.Linear(network.feature_dim, 4)
-        self.matching = MatchingHead(network.feature_dim, task.num_classes)
+        rotates = options.rotation_weight > 0 and len(task.shape) == 3  # stored features cannot be turned
+        if rotates and task.shape[1] != task.shape[2]:
+            raise UserError(
+                f"Images are {task.shape[2]}x{task.shape[1]}; {self.name} learns by which quarter turn an image was "
+                "rotated and needs square ones. Set image_size, or rotation_weight to 0."
+            )
+        self.rotation_head = nn.Linear(network.feature_dim, 4) if rotates else None
+        self.use_score(MatchingScore(network.feature_dim, task.num_classes))
         self.register_buffer("scores", torch.zeros(0))  # of the pool at the last refresh; larger = more OOD
         self.register_buffer("share", torch.zeros(()))  # of ID images in the pool; 0 where it was not estimated
         self.register_buffer("kept_rows", torch.zeros(0, dtype=torch.bool))
         self.register_buffer("aside_rows", torch.zeros(0, dtype=torch.bool))
         self.register_buffer("cut", torch.zeros(2))  # kept up to the first score, set aside from the second
+
+    @property
+    def matching(self) -> MatchingHead:
+        """M."""
+        assert isinstance(self.own_score, MatchingScore)
+        return self.own_score.head
 
     # Declarations
 
@@ -183,16 +209,21 @@ class T2T(Method):
         o = self.options
         if o.refresh is not None:
             return float(o.refresh)
-        step = 3 * (o.batch * (1 + o.mu) + 4 * o.rotation_batch) + o.batch * o.mu
+        return 1 / min(max(self.affordable_passes(), 1), 10)
+
+    def affordable_passes(self) -> int:
+        """How many passes over the pool fine-tuning may make."""
+        o = self.options
+        angles = 1 if self.rotation_head is None else 4
+        step = 3 * (o.batch * (1 + o.mu) + angles * o.pool_batch) + o.batch * o.mu
         finetuning = self.task.steps * (1 - o.pretrain_share)
-        affordable = int(PASSES * step * finetuning / max(self.task.num_unlabeled, 1))
-        return 1 / min(max(affordable, 1), 10)
+        return int(PASSES * step * finetuning / max(self.task.num_unlabeled, 1))
 
     def streams(self, stage: Stage) -> dict[str, StreamSpec]:
         o = self.options
         streams = {
             "labeled": StreamSpec("labeled", o.batch, ("weak",)),
-            "rotation": StreamSpec("unlabeled", o.rotation_batch, ("weak",)),
+            "pool": StreamSpec("unlabeled", o.pool_batch, ("weak",)),
         }
         if stage.name == "finetune":
             streams["unlabeled"] = StreamSpec("unlabeled", o.batch * o.mu, ("weak", "strong"))
@@ -211,7 +242,7 @@ class T2T(Method):
             both = torch.cat([encoded.labeled, encoded.pool])
             changed = noisy(both, self.options.noise, step.generator("noise"))
             terms["noise"] = noise_consistency(self.net.classifier(both), self.net.classifier(changed))
-        return {**terms, "rotation": encoded.rotation_loss}
+        return terms | self.rotation_term(encoded.turned)
 
     def finetuning(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         """L_t2t."""
@@ -221,22 +252,23 @@ class T2T(Method):
         """Every image of a step through the encoder, once, and all that learn in one pass.
 
         One pass, so that batch norms see one mixture of views: it is what the labelled images are classified under, and
-        what the running statistics of the tested network become. The weak views, which are only looked at, go by those
-        (see `Network.encode_as_tested`), or with a graph and in the same pass if they are asked to or are pruned.
+        what the running statistics of the tested network become. (The release gives the rotated images a pass of their
+        own: `rotation_pass`.) The weak views, which are only looked at, go by those (see `Network.encode_as_tested`),
+        or with a graph and in the same pass if they are asked to or are pruned.
         """
-        labeled, unlabeled = batch["labeled"]["weak"], batch.get("unlabeled")
-        views = [labeled, rotate4(batch["rotation"]["weak"])]
-        joint = self.options.joint_weak or self.weak_graph
+        labeled, unlabeled, pool = batch["labeled"]["weak"], batch.get("unlabeled"), batch["pool"]["weak"]
+        apart, joint_weak = self.options.rotation_pass == "own", self.options.joint_weak or self.weak_graph
+        turned = pool if self.rotation_head is None else rotate4(pool)
+        views = [labeled] if apart else [labeled, turned]
         if unlabeled is not None:
-            views += [unlabeled["strong"], unlabeled["weak"]] if joint else [unlabeled["strong"]]
-        known, rotated, *others = torch.split(self.net.encode(torch.cat(views)), [len(view) for view in views])
-        loss = self.options.rotation_weight * rotation_loss(self.rotation_head(rotated))
-        pool = rotated[: len(batch["rotation"].rows)]
+            views += [unlabeled["strong"], unlabeled["weak"]] if joint_weak else [unlabeled["strong"]]
+        known, *others = torch.split(self.net.encode(torch.cat(views)), [len(view) for view in views])
+        turned = self.net.encode(turned) if apart else others.pop(0)
         if unlabeled is None:
-            return Encoded(known, pool, loss)
-        weak = others[1] if joint else self.net.encode_as_tested(unlabeled["weak"])
+            return Encoded(known, turned[: len(pool)], turned)
+        weak = others[1] if joint_weak else self.net.encode_as_tested(unlabeled["weak"])
         weak = weak if self.weak_graph else weak.detach()
-        return Encoded(known, pool, loss, others[0], weak, self.net.classifier(weak).detach())
+        return Encoded(known, turned[: len(pool)], turned, others[0], weak, self.net.classifier(weak).detach())
 
     def t2t_terms(self, encoded: Encoded, batch: Batch, step: Step) -> dict[str, Tensor]:
         o = self.options
@@ -249,14 +281,20 @@ class T2T(Method):
         ramp = step.linear_ramp(o.ramp)
         terms["consistency"] = ramp * consistency
         if o.unlabeled_matching != "off":
-            terms["matching_u"] = ramp * self.unlabeled_matching(encoded.pool, batch["rotation"].rows, step)
-        return {**terms, "rotation": encoded.rotation_loss}
+            terms["matching_u"] = ramp * self.unlabeled_matching(encoded.pool, batch["pool"].rows, step)
+        return terms | self.rotation_term(encoded.turned)
 
     def labeled_terms(self, features: Tensor, targets: Tensor, step: Step) -> dict[str, Tensor]:
         """L_ce and L_ood^l."""
         logits = self.net.classify(features)
         matching = labeled_matching_loss(self.matching, features, logits, targets, step.generator("negatives"))
         return {"ce": F.cross_entropy(logits, targets), "matching": matching}
+
+    def rotation_term(self, turned: Tensor) -> dict[str, Tensor]:
+        """L_rot, where there is a rotation task."""
+        if self.rotation_head is None:
+            return {}
+        return {"rotation": self.options.rotation_weight * rotation_loss(self.rotation_head(turned))}
 
     def unlabeled_matching(self, features: Tensor, rows: Tensor, step: Step) -> Tensor:
         """L_ood^u on images of the whole pool."""
@@ -275,7 +313,7 @@ class T2T(Method):
         by_neighbors = self.neighbor_score(step, pool) if self.options.partition_by == "neighbors" else None
 
         def look(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            features, logits, scores = self.outputs(images, own=True)
+            features, logits, scores = self.outputs(images)
             if by_neighbors is not None:
                 scores = by_neighbors(features)
             confidence, predicted = logits.softmax(dim=1).max(dim=1)
@@ -325,10 +363,6 @@ class T2T(Method):
 
     def kept(self) -> Tensor | None:
         return self.kept_rows if len(self.kept_rows) else None
-
-    def ood_score(self, features: Tensor, logits: Tensor) -> Tensor:
-        """1 - S(x) = sigmoid(-M(z, ŷ))."""
-        return torch.sigmoid(-self.matching(features, logits.argmax(dim=1)))
 
 
 def ranked(scores: Tensor, share: float, otherwise: float) -> Tensor:

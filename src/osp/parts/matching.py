@@ -12,6 +12,12 @@ from torch import Tensor, nn
 from osp.parts.draws import rand
 
 
+class MatchingNorm(nn.BatchNorm1d):
+    """Keeps PyTorch's momentum of 0.1, as the release has it, however long the run: see `set_batchnorm_momentum`."""
+
+    own_momentum = True
+
+
 class MatchingHead(nn.Module):
     """Linear label embedding, joined to the feature, through one hidden layer with batch norm to a logit."""
 
@@ -20,7 +26,7 @@ class MatchingHead(nn.Module):
         self.num_classes = num_classes
         self.embedding = nn.Linear(num_classes, width)
         self.hidden = nn.Linear(feature_dim + width, width)
-        self.norm = nn.BatchNorm1d(width)
+        self.norm = MatchingNorm(width)
         self.output = nn.Linear(width, 1)
 
     def forward(self, features: Tensor, classes: Tensor) -> Tensor:

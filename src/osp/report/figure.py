@@ -12,7 +12,7 @@ import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from osp.engine.checkpoint import write_bytes
+from osp.files import write_bytes
 
 
 @contextmanager

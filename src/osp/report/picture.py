@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from osp.engine.data import Data
-from osp.engine.folder import RunFolder
 from osp.errors import printable
 from osp.report.figure import own_style, save_png
+from osp.runs.folder import RunFolder
 
 ID_COLOR, OOD_COLOR, UNKNOWN_COLOR = "#2a6f97", "#d1603d", "#888888"
 COLUMNS, ROWS = 12, 2
