@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -94,6 +94,7 @@ def methods(
     - `osp methods fixmatch --preset paper --data cifar100`
     """
     from osp.data import available as data_sets
+    from osp.methods.base import published_for
     from osp.methods.registry import available, get
 
     if preset not in ("default", "paper"):
@@ -110,6 +111,8 @@ def methods(
     title = plain(method.name, "bold").append_text(plain(f": {method.summary}\n{method.reference}\n", lines=True))
     shown.print(title)
     if preset == "paper":
+        if data is not None and not published_for(method, data):
+            shown.print(plain(f"The publication has no {data}: its general values stand in.\n", "yellow", lines=True))
         published = [(key, *_published(method, key, data)) for key in method.Options.model_fields]
         shown.print(columns(*published, headings=("option", "value", "meaning", "source"), padding=(0, 1)))
         return
@@ -136,14 +139,11 @@ def _published(method: type[Method], key: str, data: str | None) -> tuple[str, s
         if key in UNPUBLISHED:
             return value(UNPUBLISHED[key]), meaning, "off: not in the publication"
         return value(field.get_default(call_default_factory=True)), meaning, "not published; our default"
-    by_data: dict[str, Any] = getattr(published, "by_data", {})
     if data is None:
-        exceptions = "".join(f"\n{value(other)} on {name}" for name, other in by_data.items())
+        exceptions = "".join(f"\n{value(other)} on {name}" for name, other in published.by_data.items())
         return value(published.value) + exceptions, meaning, published.source
-    if data in by_data:
-        return value(by_data[data]), meaning, f"{published.source}; for {data}"
-    general = f"; general value, none published for {data}" if by_data else ""
-    return value(published.value), meaning, published.source + general
+    exception = f"; {value(published.value)} elsewhere" if data in published.by_data else ""
+    return value(published.value_for(data)), meaning, published.source + exception
 
 
 def value(thing: object) -> str:
