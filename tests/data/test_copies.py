@@ -140,7 +140,7 @@ def test_links_to_folders_neither_multiply_images_nor_carry_them_into_classes(ph
     (photos / "cat" / "here").symlink_to(".", target_is_directory=True)
     (photos / "kitten").symlink_to("cat", target_is_directory=True)
     (photos / "all").symlink_to(".", target_is_directory=True)
-    with pytest.warns(UserWarning, match=r"3 linked folders .* not followed \(all; kitten; cat.up\)"):
+    with pytest.warns(UserWarning, match=r"Linked folders .* not followed: 3 \(all; kitten; cat.up\)"):
         train, test = osp.data.load("folder", photos)
     assert test is not None
     assert train.class_names == ("cat", "dog")
@@ -167,21 +167,21 @@ def test_a_pile_that_links_to_itself_is_counted_once_at_any_depth(tmp_path: Path
     write(tmp_path / "elsewhere", 5, 2)
     (tmp_path / "pile" / "loop").symlink_to(".", target_is_directory=True)
     (deep / "back").symlink_to(tmp_path / "pile", target_is_directory=True)
-    (deep / "self").symlink_to("self")
+    (deep / "self.txt").symlink_to("self.txt")
     (tmp_path / "pile" / "out").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
     found = walk(tmp_path / "pile")
     assert (len(found.files), [Path(link).name for link in found.links]) == (7, ["out"])
-    with pytest.warns(UserWarning, match=r"1 linked folders .* \(out\)"):
+    with pytest.warns(UserWarning, match=r"Linked folders .* not followed: 1 \(out\)"):
         assert len(osp.data.load("pile", tmp_path / "pile")[0]) == 7
 
 
 def test_files_that_are_no_readable_images_are_counted_by_kind(photos: Path) -> None:
     for name in ("a.CR2", "b.cr2", "film.mp4", "scan", "notes.txt", "Thumbs.db", ".hidden.nef"):
         (photos / "cat" / name).write_bytes(b"something")
-    with pytest.warns(UserWarning, match=r"4 files .* passed over \(2 \.cr2, 1 \.mp4, 1 without an extension\)"):
+    with pytest.warns(UserWarning, match=r"passed over: 4 \(2 \.cr2, 1 \.mp4, 1 without an extension\)"):
         train, _ = osp.data.load("folder", photos)
     assert len(train) == 32
-    with pytest.warns(UserWarning, match=r"4 files .* passed over"):
+    with pytest.warns(UserWarning, match="passed over: 4"):
         osp.data.load("pile", photos)
 
 

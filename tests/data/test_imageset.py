@@ -62,9 +62,8 @@ def test_folders_note_the_key_of_their_pixels_while_they_are_decoded(tmp_path: P
     for part, count in (("train", 40), ("test", 5)):  # the 32 files of a chunk end within the training images
         (tmp_path / part / "cat").mkdir(parents=True)
         for number in range(count):
-            Image.fromarray(IMAGES[number].transpose(1, 2, 0)[:, : 4 + count % 7]).save(
-                tmp_path / part / "cat" / f"{number:02}.png"
-            )
+            pixels = IMAGES[number if part == "train" else 40 + number].transpose(1, 2, 0)
+            Image.fromarray(pixels[:, : 4 + number % 5]).save(tmp_path / part / "cat" / f"{number:02}.png")
     for broken in ("train/cat/03.png", "train/cat/39.png", "test/cat/00.png"):
         (tmp_path / broken).write_bytes(b"no image: " + broken.encode())
     for _ in range(2):  # decoded, then mapped

@@ -472,7 +472,7 @@ def test_a_number_of_id_images_is_kept_whatever_the_ood_images() -> None:
     few, many = (make_split(spec(id_count=20, ood_count=n), train, None) for n in (10, 100))
     for split, ood in ((few, 10), (many, 100)):
         assert split.unlabeled_is_ood.sum() == ood
-        assert class_counts(train, split.unlabeled[~split.unlabeled_is_ood]) == [7, 8, 5, 0, 0]  # class 2 has 5 left
+        assert class_counts(train, split.unlabeled[~split.unlabeled_is_ood]) == [8, 7, 5, 0, 0]  # class 2 has 5 left
     np.testing.assert_array_equal(
         few.unlabeled[~few.unlabeled_is_ood], many.unlabeled[~many.unlabeled_is_ood]
     )  # more OOD images change nothing else
@@ -521,7 +521,7 @@ def test_a_number_of_id_images_replaces_the_papers_ratio_and_total() -> None:
         (
             "labeled_targets",
             lambda split: split.labeled_targets + 50,
-            "labeled_targets has 5., but there are 3 classes",
+            "labeled_targets has 5., but there are 3",
         ),
         ("test_targets", lambda split: split.test_targets - 1, "test_targets has -1"),
         ("id_classes", lambda split: -1 - split.id_classes, "id_classes has the negative number -3"),
