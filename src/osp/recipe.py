@@ -132,6 +132,7 @@ SPLIT_FIELDS = ("id_classes", "labels_per_class", "unlabeled", "ood_ratio", "ood
 SCALE_OPTIONS: dict[str, dict[str, Any]] = {"demo": {"batch": 32}}
 """Options that a scale sets: the demo has few labels and wants to end in seconds."""
 
+
 def default_network(data: str, scale: Scale) -> str:
     """The paper's networks at scale `paper`; below it the small one where the paper has WRN-28-2."""
     from osp.data import get

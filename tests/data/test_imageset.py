@@ -74,6 +74,7 @@ def test_folders_note_the_key_of_their_pixels_while_they_are_decoded(tmp_path: P
         for images in (train, test):
             assert images.pixels is not None
             assert images.content_key == dataclasses.replace(images, pixels=None).content_key
+    assert test is not None
     assert train.content_key != test.content_key
 
 
