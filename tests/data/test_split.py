@@ -465,3 +465,97 @@ def test_defaults_for_a_folder_fit_its_smallest_class(smallest: int) -> None:
     assert len(split.labeled) == 3 * wanted.labels_per_class
     if smallest == 500:
         assert (wanted.labels_per_class, wanted.val_per_class) == (10, 5)
+
+
+def test_a_number_of_id_images_is_kept_whatever_the_ood_images() -> None:
+    train = image_set((40, 31, 12, 90, 9), unknown=6)
+    few, many = (make_split(spec(id_count=20, ood_count=n), train, None) for n in (10, 100))
+    for split, ood in ((few, 10), (many, 100)):
+        assert split.unlabeled_is_ood.sum() == ood
+        assert class_counts(train, split.unlabeled[~split.unlabeled_is_ood]) == [8, 7, 5, 0, 0]  # class 2 has 5 left
+    np.testing.assert_array_equal(
+        few.unlabeled[~few.unlabeled_is_ood], many.unlabeled[~many.unlabeled_is_ood]
+    )  # more OOD images change nothing else
+    assert set(few.unlabeled) <= set(many.unlabeled)
+    alone = make_split(spec(id_count=21), train, None)  # without a number of OOD images: all of them
+    assert (alone.unlabeled_is_ood.sum(), (~alone.unlabeled_is_ood).sum()) == (105, 21)
+    assert same(make_split(spec(id_count=20, unlabeled=30), train, None), few)
+    assert same(make_split(spec(id_count=20, unlabeled=30, ood_count=10), train, None), few)
+    nothing = make_split(spec(id_count=0, ood_count=3), train, None)
+    assert nothing.unlabeled_is_ood.tolist() == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"id_count": -1}, ["id_count: -1", "negative"]),
+        ({"id_count": 200}, ["id_count: 200 ID images", "there are 129 after 4 labelled and 3", "fits is 129"]),
+        ({"id_count": 5, "ood_count": 99}, ["ood_count: 99", "80"]),
+        ({"id_count": 5, "ood_ratio": 0.5}, ["id_count 5 and ood_ratio 0.5", "with ood_count"]),
+        ({"id_count": 5, "ood_count": 5, "unlabeled": 11}, ["unlabeled: 11", "make 10", "their sum"]),
+        ({"id_count": 5, "unlabeled": 3}, ["unlabeled: 3", "make 5"]),
+    ],
+)
+def test_a_number_of_id_images_that_does_not_fit_is_refused(changes: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(UserError) as refusal:
+        make_split(spec(**changes), image_set((50, 50, 50, 40, 40)), None)
+    for word in words:
+        assert word in str(refusal.value)
+
+
+def test_a_number_of_id_images_replaces_the_papers_ratio_and_total() -> None:
+    counted = spec_for("mnist", seed=0, id_count=500, ood_count=100)
+    assert (counted.id_count, counted.ood_count, counted.ood_ratio, counted.unlabeled) == (500, 100, None, None)
+
+
+@pytest.mark.parametrize(
+    ("field", "change", "words"),
+    [
+        (
+            "labeled",
+            lambda split: split.unlabeled[: len(split.labeled)],
+            "12 images are both in labeled and in unlabeled",
+        ),
+        ("val", lambda split: split.labeled[: len(split.val)], "9 images are both in labeled and in val"),
+        ("test_ood", lambda split: split.test[:2], "2 images are both in test and in test_ood"),
+        (
+            "labeled_targets",
+            lambda split: split.labeled_targets + 50,
+            "labeled_targets has 5., but there are 3",
+        ),
+        ("test_targets", lambda split: split.test_targets - 1, "test_targets has -1"),
+        ("id_classes", lambda split: -1 - split.id_classes, "id_classes has the negative number -3"),
+        ("id_classes", lambda split: split.id_classes * 0, "id_classes has a number twice"),
+        ("unlabeled", lambda split: split.unlabeled - 1000, "unlabeled has the negative number"),
+        ("test", lambda split: split.test * 0 + 1, "test has a number twice"),
+        ("test", lambda split: split.test[1:], "differ in length"),
+        ("val", lambda split: split.val[:, None], "differ in length"),
+    ],
+)
+def test_a_split_file_that_contradicts_itself_is_refused(tmp_path: Path, field: str, change: Any, words: str) -> None:
+    split = make_split(spec(), image_set((40,) * 5), image_set((4,) * 5))
+    dataclasses.replace(split, **{field: change(split)}).save(tmp_path / "split.npz")
+    with pytest.raises(UserError, match=rf"split\.npz is not a split file: .*{words}"):
+        Split.load(tmp_path / "split.npz")
+
+
+def test_a_split_is_checked_against_the_images() -> None:
+    train, test, ood, ood_test = image_set((40,) * 5), image_set((4,) * 5), unclassed(30), unclassed(6)
+    inside, across = make_split(spec(), train, test), make_split(spec(), train, test, ood, ood_test)
+    inside.check(train, test)
+    across.check(train, test, ood, ood_test)
+    with pytest.raises(UserError, match=r"unlabeled has row 229, but there are 200"):
+        across.check(train, test)
+    with pytest.raises(UserError, match="test_ood has row 25, but there are 20"):
+        across.check(train, test, ood, None)
+    with pytest.raises(UserError, match="but there are 150"):
+        inside.check(image_set((30,) * 5), test)
+    with pytest.raises(UserError, match="test has images without a class"):
+        inside.check(train, unclassed(20))
+    assert train.labels is not None
+    turned = dataclasses.replace(train, labels=(train.labels + 1) % 5)
+    with pytest.raises(UserError, match="labeled has images of other classes than it says"):
+        inside.check(turned, test)
+    truth = ~inside.unlabeled_is_ood
+    with pytest.raises(UserError, match="unlabeled_is_ood says otherwise"):
+        dataclasses.replace(inside, unlabeled_is_ood=truth).check(train, test)

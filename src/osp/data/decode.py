@@ -53,8 +53,7 @@ def decode(path: str, size: int) -> np.ndarray:
                     raise Unreadable(f"absurdly large ({image.width} x {image.height} pixels)")
                 image.draft(None, (2 * size, 2 * size))  # JPEG: decode at 1/2, 1/4 or 1/8 if that leaves twice the size
                 image.load()
-                turn = _turn(image)
-                square = _to_rgb(image, size)
+                pixels = fit_image(image, size)
     except Unreadable:
         raise
     except UnidentifiedImageError:
@@ -65,6 +64,20 @@ def decode(path: str, size: int) -> np.ndarray:
         raise Unreadable("needs more memory than there is") from None
     except Exception as error:  # decoders fail with OSError, SyntaxError, ValueError, struct.error, ...
         raise Unreadable(" ".join(str(error).split())[:200] or type(error).__name__) from None
+    return pixels
+
+
+def fit_image(image: Image.Image | np.ndarray, size: int) -> np.ndarray:
+    """An image as training sees it, uint8 3 x size x size: upright, on white where transparent, the middle square
+    resized, bicubic and antialiased.
+
+    An array is uint8 H x W (grey), H x W x 3 or H x W x 4 (transparent). Of a JPEG file `decode` may read fewer pixels
+    than a full-size array of it holds, so that single grey levels differ; to have the very pixels, pass the file.
+    """
+    if isinstance(image, np.ndarray):
+        image = Image.fromarray(np.ascontiguousarray(image))
+    turn = _turn(image)
+    square = _to_rgb(image, size)
     if turn is not None:
         square = square.transpose(turn)
     return np.ascontiguousarray(np.asarray(square, dtype=np.uint8).transpose(2, 0, 1))

@@ -68,14 +68,14 @@ class Photos:
         if passed := self.found.passed_over:
             kinds = ", ".join(f"{count} {kind}" for kind, count in passed.most_common())
             self.notes.append(
-                f"{sum(passed.values())} files in {self.root} are of a kind that is not read and were passed over "
-                f"({kinds}); images are {KINDS}."
+                f"Files of other kinds in {self.root} were passed over: {sum(passed.values())} ({kinds}). "
+                f"Images are {KINDS}."
             )
         if links := self.found.links:
             some = first_few([os.path.relpath(link, self.root) for link in links])
             self.notes.append(
-                f"{len(links)} linked folders in {self.root} lead out of their class or pile, or back into the set; "
-                f"they were not followed ({some}). Put the images themselves there, or name their folder."
+                f"Linked folders in {self.root} that lead out of their class or pile, or back into the set, were not "
+                f"followed: {len(links)} ({some}). Put the images themselves there, or name their folder."
             )
 
 
