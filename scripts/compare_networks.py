@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 
 from osp.data import ImageSet, load
-from osp.data.augment import Augmenter
 from osp.data.gather import Images
 from osp.data.stream import Stream
+from osp.data.views import Augmenter
 from osp.nets import Network, build_network, set_batchnorm_momentum
 from osp.randomness import generator
 
@@ -38,7 +38,7 @@ def train(name: str, images: ImageSet, augmenter: Augmenter, seconds: float, thr
     started, step, spent = time.process_time(), 0, 0.0
     while (spent := (time.process_time() - started) / threads) < seconds:
         rows = stream.rows(step)
-        views = augmenter.view(pool.take(rows), "weak", generator(0, step, "weak"))
+        views = augmenter.apply(pool.take(rows), augmenter.plan("weak", BATCH, generator(0, step, "weak")))
         loss = F.cross_entropy(network(views.contiguous(memory_format=torch.channels_last)), labels[rows])
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

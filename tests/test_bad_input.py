@@ -30,6 +30,7 @@ def folder(tmp_path: Path) -> Path:
         "list.yaml": "- digits\n- fixmatch\n",
         "text.yaml": "just words\n",
         "nothing.yaml": "",
+        "code.yaml": "method: ./evil.py\n",
         "wrong_type.yaml": "steps: many\n",
     }
     for name, content in recipes.items():
@@ -43,6 +44,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "unreadable" / "cats" / "a.jpg").write_text("a text file named .jpg")
     (tmp_path / "broken.py").write_text("import a_package_that_does_not_exist\n")
     (tmp_path / "no_method.py").write_text("x = 1\n")
+    (tmp_path / "evil.py").write_text("open('ran', 'w')\n")
     return tmp_path
 
 
@@ -113,6 +115,21 @@ CASES: dict[str, tuple[str, list[str]]] = {
     # name: (arguments, words that the message must hold)
     "unknown command": ("trian", ["'trian'", "'train'"]),
     "unknown option": ("train --ood-rato 0.5", ["--ood-rato", "'--ood-ratio'"]),
+    "a recipe's field as an option": ("train --eval-every 9", ["--eval-every", "--set eval_every=9"]),
+    "a method's option as an option": ("train --lr 0.1", ["--lr", "--set lr=0.1", "osp settings METHOD"]),
+    "a method's option near an option": ("train --score=knn", ["--score", "--set score=knn"]),
+    "another program's word": ("train --gpu", ["--gpu", "--set device=cuda"]),
+    "another program's word for an option": ("train --epochs 3", ["--epochs", "--steps N"]),
+    "an option of nobody": ("train --zzz 3", ["--zzz", "--data-dir", "--seed"]),
+    "unknown method to explain": ("settings fixmach", ["'fixmach'", "'fixmatch'"]),
+    "recipe with a method file": ("train --recipe code.yaml", ["code.yaml", "--method ./evil.py"]),
+    "out folder of nobody's home": ("train --out ~nobody_here/run", ["~nobody_here"]),
+    "data folder of nobody's home": ("train --data-dir ~nobody_here", ["~nobody_here"]),
+    "OOD folder of nobody's home": ("train --ood-dir ~nobody_here", ["~nobody_here"]),
+    "recipe in nobody's home": ("train --recipe ~nobody_here/r.yaml", ["~nobody_here"]),
+    "demo in nobody's home": ("demo --out ~nobody_here/run", ["~nobody_here"]),
+    "data folder of nobody's home, to look in": ("datasets --data-dir ~nobody_here", ["~nobody_here"]),
+    "out folder with too long a name": (f"train --out {'x' * 300}", ["xxx", "name too long"]),
     "unknown data set": ("train --data minst", ["'minst'", "'mnist'"]),
     "unknown data set, nothing near": ("train --data zzz", ["'zzz'", "cifar100", "folder"]),
     "unknown OOD data set": ("train --ood-data lsum", ["'lsum'", "'lsun'"]),
@@ -168,7 +185,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "data folder of photos a file": ("train --data folder --data-dir file", ["file", "is a file"]),
     "data folder empty": ("train --data folder --data-dir empty", ["empty", "no image"]),
     "data folder missing": ("train --data folder --data-dir none", ["none", "does not exist"]),
-    "data folder not named": ("train --data folder", ["--data-dir"]),
+    "data folder not named": ("train --data folder", ["data_dir"]),
     "data folder's name empty": ("train --data mnist --data-dir=", ["folder"]),
     "data folder without the files": ("train --data mnist --data-dir empty", ["mnist", "train-images-idx3-ubyte.gz"]),
     "CIFAR folder without the files": ("train --data cifar100 --data-dir empty", ["cifar-100-python.tar.gz"]),
@@ -197,7 +214,7 @@ def test_a_mistake_is_refused_in_one_sentence_and_leaves_nothing(folder: Path, c
         arguments += ["--out", "run"]
     message = refused(folder, arguments)
     for word in words:
-        assert word in message
+        assert word.lower() in message.lower()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")

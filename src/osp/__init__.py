@@ -19,18 +19,19 @@ from osp.version import __version__
 if TYPE_CHECKING:
     from osp.api import train
     from osp.engine.train import Run
-    from osp.model import Model, load
-    from osp.recipe import Recipe
+    from osp.predictor import Predictor, load
+    from osp.recipe import Plan, Recipe
 
 _LAZY = {
     "Recipe": "osp.recipe",
     "train": "osp.api",
     "Run": "osp.engine.train",
-    "load": "osp.model",
-    "Model": "osp.model",
+    "load": "osp.predictor",
+    "Predictor": "osp.predictor",
+    "Plan": "osp.recipe",
 }
 
-__all__ = ["Model", "Recipe", "Run", "UserError", "__version__", "load", "train"]
+__all__ = ["Plan", "Predictor", "Recipe", "Run", "UserError", "__version__", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:
@@ -39,3 +40,8 @@ def __getattr__(name: str) -> Any:
     if name in ("data", "methods", "parts", "nets"):
         return import_module(f"osp.{name}")
     raise AttributeError(f"module 'osp' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What there is to use, loaded or not: `dir(osp)` and completion show it."""
+    return sorted({*globals(), *__all__, "data", "methods", "nets", "parts"})

@@ -1,9 +1,11 @@
-"""The one exception that reaches users as a plain sentence."""
+"""The one exception that reaches users as a plain sentence, and how text of unknown origin is made fit to print."""
 
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -26,3 +28,41 @@ def suggest(word: str, known: Iterable[str]) -> str:
     if near:
         return f" Did you mean {near[0]!r}?"
     return f" Choose from: {', '.join(choices)}." if choices else ""
+
+
+JOINERS = "\u200c\u200d"
+"""Invisible, but words of several scripts and many emoji are spelt with them; they move nothing."""
+
+
+def printable(text: object, lines: bool = False) -> str:
+    r"""Text with every character that would steer a terminal, or reorder or hide what it shows, written out.
+
+    Names of files and classes come from anywhere: an escape sequence in one could color, clear or retitle the terminal
+    of whoever looks at it, and a bidi override shows another name than the file has. Controls (C0, C1), formats,
+    line separators and lone surrogates become `\x1b`, `\u202e` and the like. `lines=True` keeps line breaks, for
+    messages that have several lines themselves.
+
+    >>> printable("cat\x1b[31m\n"), printable("two\nlines", lines=True)
+    ('cat\\x1b[31m\\n', 'two\nlines')
+    """
+    return "".join(
+        char if char in JOINERS or (lines and char == "\n") or not _steers(char) else _written_out(char)
+        for char in str(text)
+    )
+
+
+def _steers(char: str) -> bool:
+    return (char > "~" and unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")) or char < " " or char == "\x7f"
+
+
+def _written_out(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
+
+
+def user_path(text: str | Path) -> Path:
+    """A path as the user wrote it, with `~` and `~name` replaced by that home folder."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        user = Path(text).parts[0]
+        raise UserError(f"The folder {str(text)!r}: there is no home folder {user}. Write the path out.") from None

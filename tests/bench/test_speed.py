@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,16 +26,39 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CASES, "cnn", TINY)
 
 
-def test_the_median_and_the_spread_are_those_of_the_turns() -> None:
-    waits = iter([0.0, 0.0, 0.01, 0.03, 0.02])
+class Clock:
+    """Stands for the module `time`: it goes on only when something takes time, so a busy machine changes nothing."""
 
-    def wait() -> None:
-        time.sleep(next(waits))
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(speed, "time", SimpleNamespace(perf_counter=lambda: self.now))
 
+    def taking(self, *seconds: float) -> Callable[[], None]:
+        """A function whose calls take these seconds, one after the other."""
+        left = iter(seconds)
+
+        def call() -> None:
+            self.now += next(left)
+
+        return call
+
+
+def test_the_median_and_the_spread_are_those_of_the_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait = Clock(monkeypatch).taking(9.0, 9.0, 0.01, 0.03, 0.02)  # one call to warm up, one to see how long it takes
     found = measure({"wait": wait}, 3, at_least=0.0)["wait"]
-    assert 0.01 <= found["least"] < 0.02
-    assert 0.02 <= found["median"] < 0.03
-    assert found["most"] >= 0.03
+    assert found == pytest.approx({"least": 0.01, "median": 0.02, "most": 0.03})
+
+
+def test_the_functions_take_turns_and_each_turn_lasts_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, order = Clock(monkeypatch), []
+
+    def call(name: str, seconds: float) -> None:
+        order.append(name)
+        clock.now += seconds
+
+    found = measure({"quick": lambda: call("quick", 0.25), "slow": lambda: call("slow", 2.0)}, 2, at_least=1.0)
+    assert order == ["quick"] * 2 + ["slow"] * 2 + (["quick"] * 4 + ["slow"]) * 2
+    assert (found["quick"]["median"], found["slow"]["median"]) == (0.25, 2.0)
 
 
 def test_our_step_and_the_bare_computation_take_the_same_images_through_the_network(tmp_path: Path) -> None:
@@ -64,7 +88,7 @@ def test_our_measured_step_trains_with_a_bank_in_use(tmp_path: Path) -> None:
     before = [parameter.detach().clone() for parameter in ours.loop.method.parameters()]
     ours()
     assert any(not torch.equal(a, b) for a, b in zip(before, ours.loop.method.parameters(), strict=True))
-    assert ours.loop.timetable.step(ours.loop.done).stage.name == "finetune"
+    assert ours.loop.timetable.step(ours.loop.at.done).stage.name == "finetune"
 
 
 def test_the_parts_leave_the_network_as_it_was(tmp_path: Path) -> None:

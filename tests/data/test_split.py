@@ -14,15 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from osp.data.imageset import ImageSet
-from osp.data.split import (
-    Split,
-    SplitSpec,
-    even_counts,
-    make_split,
-    paper_split,
-    proportional_counts,
-    spec_for,
-)
+from osp.data.split import Split, SplitSpec, make_split, paper_split, spec_for
+from osp.data.split_counts import even_counts, proportional_counts
 from osp.errors import UserError
 
 MNIST_TRAIN = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)

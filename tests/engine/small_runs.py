@@ -1,20 +1,17 @@
-"""Runs of seconds on the embedded digits, ways to stop them, and what is left of them."""
+"""Runs of seconds on the embedded digits, and what is left of them."""
 
 from __future__ import annotations
 
-import os
 import textwrap
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from helpers.runs import weights
 from osp import Recipe
-from osp.engine.checkpoint import load_checkpoint
-from osp.engine.folder import RunFolder
-from osp.engine.train import Run, train
+from osp.runs.folder import RunFolder
 
 
 def small(method: str = "supervised", steps: int = 12, **fields: Any) -> Recipe:
@@ -24,46 +21,6 @@ def small(method: str = "supervised", steps: int = 12, **fields: Any) -> Recipe:
         options.pop("mu")
     defaults = {"scale": "demo", "threads": 1, "eval_every": 5, "log_every": 3}
     return Recipe(method=method, steps=steps, options=options, **{**defaults, **fields})
-
-
-def run(recipe: Recipe, out: Path, **more: Any) -> Run:
-    """`train`, leaving torch's threads as they were."""
-    threads = torch.get_num_threads()
-    try:
-        return train(recipe, out, **more)
-    finally:
-        torch.set_num_threads(threads)
-
-
-class Recorder:
-    """A display that remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def begin(self, total: int, done: int) -> None: ...
-    def step(self, done: int, stage: str) -> None: ...
-    def values(self, done: int, stage: str, values: Mapping[str, float]) -> None: ...
-    def end(self) -> None: ...
-
-    def say(self, text: str) -> None:
-        self.said.append(text)
-
-
-class Stopper(Recorder):
-    """Sends a signal to this very process once a step is done."""
-
-    def __init__(self, at: int, signal_number: int) -> None:
-        super().__init__()
-        self.at, self.signal_number = at, signal_number
-
-    def step(self, done: int, stage: str) -> None:
-        if done == self.at:
-            os.kill(os.getpid(), self.signal_number)
-
-
-def weights(path: Path) -> dict[str, Tensor]:
-    return load_checkpoint(RunFolder(path).last)[0]
 
 
 def result(path: Path) -> dict[str, Any]:

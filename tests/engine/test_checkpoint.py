@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from small_runs import TiedNet, run, small
+from small_runs import TiedNet, small
 from torch import nn
 
+from helpers.runs import run
 from osp import UserError
-from osp.engine.checkpoint import load_checkpoint, load_state, prefixed, save_checkpoint, unprefixed, write_bytes
-from osp.engine.folder import RunFolder
+from osp.engine.checkpoint import load_checkpoint, load_state, prefixed, save_checkpoint, unprefixed
+from osp.files import write_bytes
+from osp.runs.folder import RunFolder
 
 
 def test_tensors_and_header_come_back_as_they_were(tmp_path: Path) -> None:
@@ -108,16 +110,18 @@ def test_a_pickle_in_the_place_of_a_checkpoint_is_not_run(tmp_path: Path, monkey
     assert not (tmp_path / "evil-was-here").exists()
 
 
-def test_a_finished_run_holds_the_model_alone(tmp_path: Path) -> None:
+def test_a_finished_run_leaves_these_files_and_no_others(tmp_path: Path) -> None:
     folder = RunFolder(run(small("fixmatch"), tmp_path / "run").path)
-    for path in (folder.last, folder.best):
-        assert {name.split("/")[0] for name in load_checkpoint(path)[0]} <= {"method", "activity"}
-    weights = sum(tensor.numel() for tensor in load_checkpoint(folder.last)[0].values()) * 4
-    assert folder.last.stat().st_size < weights + 10_000
+    for path in (folder.model, folder.best):
+        assert {name.split("/")[0] for name in load_checkpoint(path)[0]} <= {"encoder", "classifier", "scores"}
     assert sorted(os.listdir(folder.path)) == [
+        ".lock",
         "checkpoints",
         "data.json",
         "metrics.jsonl",
+        "model.safetensors",
+        "plan.yaml",
+        "predictions.npz",
         "recipe.yaml",
         "result.json",
         "split.npz",
@@ -154,20 +158,21 @@ def test_tied_weights_are_saved_and_loaded(tmp_path: Path) -> None:
 FULL_DISK = """
 import resource, sys
 import osp.engine.loop
+import osp.engine.state
 from osp.cli import main
 from osp.engine.checkpoint import save_checkpoint
 
 osp.engine.loop.CHECKPOINT_SECONDS = -1.0
 saves = 0
 
-def limited(path, tensors, meta):
+def limited(path, *arguments, **more):
     global saves
     saves += path.name.startswith("last")
     if saves == 4:  # from now on no file may be longer than 4 kB, as on a full disk
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-    save_checkpoint(path, tensors, meta)
+    save_checkpoint(path, *arguments, **more)
 
-osp.engine.loop.save_checkpoint = limited
+osp.engine.state.save_checkpoint = limited
 sys.argv = ["osp", "train", *sys.argv[1:]]
 main()
 """

@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from small_runs import Stopper, run, small
+from small_runs import small
 
+from helpers.runs import Stopper, run
 from osp import Recipe, UserError, cli
-from osp.engine.folder import RunFolder
 from osp.engine.signals import Interrupted
+from osp.runs.folder import RunFolder
 
 ARGUMENTS = ["--method", "fixmatch", "--scale", "demo", "--set", "batch=8", "--set", "mu=1", "--set", "threads=1"]
 

@@ -14,26 +14,18 @@ from typing import Any
 
 import pytest
 import torch
-from small_runs import (
-    Recorder,
-    Stopper,
-    TiedNet,
-    assert_same_run,
-    everything,
-    result,
-    run,
-    small,
-    weights,
-)
+from small_runs import TiedNet, assert_same_run, everything, result, small
 from torch import nn
 
 import osp.engine.loop as loop_module
+import osp.engine.train as train_module
+from helpers.runs import Recorder, Stopper, run, weights
 from osp import Recipe, UserError
 from osp.engine.checkpoint import load_checkpoint
-from osp.engine.folder import RunFolder
 from osp.engine.loop import Loop
 from osp.engine.signals import Interrupted
 from osp.methods import available
+from osp.runs.folder import RunFolder
 
 STEPS = 16
 """Of the method that uses everything: stages of 4, 8 and 4 steps, refreshed at 4, 6, 9, 11, 12 and 14."""
@@ -136,7 +128,7 @@ def test_a_run_that_breaks_off_before_its_result_is_written_is_taken_up(
         if final_model_written:
             patch.setattr(RunFolder, "write_result", broken)
         else:
-            patch.setattr(Loop, "save_model", broken)
+            patch.setattr(train_module, "save_predictor", broken)
             patch.setattr(Loop, "evaluate", lambda self, step: None)
         with pytest.raises(SystemError):
             run(recipe, tmp_path / "run")
@@ -174,16 +166,16 @@ import sys
 import osp.engine.loop
 from osp import Recipe
 from osp.engine.train import train
-from small_runs import Recorder
+from helpers.runs import Recorder
 
-class Slow(Recorder):
+class Waits(Recorder):
     def step(self, done, stage):
         import time
-        time.sleep(0.05)
         print(done, flush=True)
+        time.sleep(0.05 if done < 11 else 600)
 
 osp.engine.loop.CHECKPOINT_SECONDS = 0.2
-train(Recipe.read(sys.argv[1]), sys.argv[2], display=Slow())
+train(Recipe.read(sys.argv[1]).changed(method=sys.argv[3]), sys.argv[2], display=Waits())
 """
 
 
@@ -191,10 +183,11 @@ def test_a_killed_process_loses_only_what_came_after_its_last_checkpoint(
     unstopped: Callable[[str], tuple[Recipe, Path]], tmp_path: Path
 ) -> None:
     recipe, whole = unstopped("everything")
-    (tmp_path / "recipe.yaml").write_text(recipe.dump(), encoding="utf-8")
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    method = recipe.method or ""
+    (tmp_path / "recipe.yaml").write_text(recipe.changed(method=None).dump(), encoding="utf-8")
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(tmp_path / "recipe.yaml"), str(tmp_path / "run")],
+        [sys.executable, "-c", KILLED, str(tmp_path / "recipe.yaml"), str(tmp_path / "run"), method],
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": path},
     )
@@ -269,13 +262,19 @@ def test_a_second_start_in_the_same_folder_is_refused(unstopped: Callable[[str],
 
 def test_two_processes_in_one_run_are_refused(tmp_path: Path) -> None:
     stop(small(), tmp_path / "run", 2)
-    other = RunFolder(tmp_path / "run")
-    other.lock()
-    try:
-        with pytest.raises(UserError, match="Another process is training"):
-            run(small(), tmp_path / "run", resume=True)
-    finally:
-        other.unlock()
+    held = f"""
+from pathlib import Path
+from osp.runs.folder import RunFolder
+with RunFolder(Path({str(tmp_path / "run")!r})).owned():
+    print("held", flush=True)
+    input()
+"""
+    other = subprocess.Popen([sys.executable, "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
+    assert other.stdout.readline() == "held\n"
+    with pytest.raises(UserError, match="Another process is training"):
+        run(small(), tmp_path / "run", resume=True)
+    other.communicate("\n")
     assert run(small(), tmp_path / "run", resume=True).result["steps"] == 12
 
 

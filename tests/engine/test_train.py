@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_runs import Recorder, everything, result, run, small, weights
+from small_runs import everything, result, small
 from torch import Tensor, nn
 
 import osp
+from helpers.runs import Recorder, run, weights
 from osp import UserError
 from osp.data.split import Split
-from osp.engine.folder import RunFolder
+from osp.engine.checkpoint import load_checkpoint
 from osp.methods import available
+from osp.runs.folder import RunFolder
 
 KEYS = [
     "method",
@@ -174,6 +176,7 @@ def test_a_network_of_ones_own_is_trained_and_loaded(tmp_path: Path) -> None:
     assert done.result["network"] == "custom"
     assert done.result["accuracy"] > 50
     images = np.zeros((2, 8, 8), np.uint8)
+    assert done.model.features(images).shape == (2, 12)
     with pytest.raises(UserError, match=r"network of your own: give the module again"):
         osp.load(done.path)
     assert osp.load(done.path, network=network).features(images).shape == (2, 12)
@@ -235,8 +238,8 @@ def test_the_averaged_weights_are_the_ones_that_are_tested(tmp_path: Path) -> No
     """At a decay of almost one the average stays at the warm-up's; without one the last weights are reported."""
     with_average = run(small("fixmatch", options={"ema": 0.999999}), tmp_path / "average")
     without = run(small("fixmatch", options={"ema": None}), tmp_path / "last")
-    name = "method/net.classifier.weight"
-    assert not torch.equal(weights(with_average.path)[name], weights(without.path)[name])
+    first, second = (load_checkpoint(each.path / "model.safetensors")[0] for each in (with_average, without))
+    assert not torch.equal(first["classifier/weight"], second["classifier/weight"])
     test = osp.data.load("digits")[1]
     assert test is not None
     split = Split.load(with_average.path / "split.npz")

@@ -8,15 +8,25 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import average_precision_score, roc_auc_score
+from scipy.stats import binomtest  # type: ignore[import-untyped]
+from sklearn.metrics import average_precision_score, balanced_accuracy_score, recall_score, roc_auc_score
+from sklearn.metrics import confusion_matrix as sklearn_confusion_matrix
 
 from osp.evaluate.metrics import (
     accuracy,
+    balanced_accuracy,
+    confusion_matrix,
     detection,
+    expected_calibration_error,
     fpr_at_95,
     interclass_variance,
     mean_angle,
+    open_balanced_accuracy,
+    open_confusion_matrix,
     partition_quality,
+    per_class_accuracy,
+    wilson_interval,
+    with_none,
 )
 
 scores = st.lists(st.integers(0, 12).map(float), min_size=1, max_size=40)  # few values: ties matter
@@ -111,3 +121,95 @@ def test_interclass_variance_equals_a_slow_loop() -> None:
     centre = sum(means) / 3
     expected = sum(float(((mean - centre) ** 2).sum()) for mean in means) / 3
     assert interclass_variance(features, targets) == pytest.approx(expected)
+
+
+# Classes one by one
+
+pairs_of_classes = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=60)
+
+
+@given(pairs_of_classes)
+def test_confusion_and_accuracy_per_class_are_those_of_scikit_learn(pairs: list[tuple[int, int]]) -> None:
+    targets, predicted = np.array(pairs).T
+    matrix = confusion_matrix(targets, predicted, 5)
+    assert (matrix == sklearn_confusion_matrix(targets, predicted, labels=range(5))).all()
+    recalls = recall_score(targets, predicted, labels=range(5), average=None, zero_division=np.nan)
+    assert per_class_accuracy(matrix) == pytest.approx([None if np.isnan(each) else 100 * each for each in recalls])
+    present = np.isin(predicted, targets)  # scikit-learn warns of predicted classes without images, and of one class
+    if present.all() and len(np.unique(targets)) > 1:
+        assert balanced_accuracy(matrix) == pytest.approx(100 * balanced_accuracy_score(targets, predicted))
+
+
+def test_none_of_the_classes_is_one_group_more() -> None:
+    """Two classes, worked by hand: at the threshold itself an image still passes."""
+    logits = np.array([[2.0, 0.0], [2.0, 0.0], [0.0, 1.0], [3.0, 0.0]])
+    scores = np.array([0.5, 0.6, 0.1, 0.2])
+    targets = np.array([0, 0, 1, 1])
+    ood_logits, ood_scores = np.array([[0.0, 4.0], [1.0, 0.0], [5.0, 0.0]]), np.array([0.3, 0.9, 0.7])
+    assert with_none(logits, scores, 0.5).tolist() == [0, 2, 1, 0]
+    matrix = open_confusion_matrix(logits, scores, targets, ood_logits, ood_scores, 0.5)
+    assert matrix.tolist() == [[1, 0, 1], [1, 1, 0], [0, 1, 2]]
+    assert per_class_accuracy(matrix) == pytest.approx([50, 50, 200 / 3])
+    assert open_balanced_accuracy(matrix) == pytest.approx((50 + 50 + 200 / 3) / 3)
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0.1, 0.9))
+def test_the_open_balanced_accuracy_is_that_of_scikit_learn_with_one_class_more(seed: int, threshold: float) -> None:
+    draws = np.random.default_rng(seed)
+    logits, ood_logits = draws.normal(size=(50, 4)), draws.normal(size=(20, 4))
+    scores, ood_scores, targets = draws.random(50), draws.random(20), np.arange(50) % 4
+    matrix = open_confusion_matrix(logits, scores, targets, ood_logits, ood_scores, threshold)
+    truth = [*targets, *[4] * 20]
+    all_logits, all_scores = np.concatenate([logits, ood_logits]), np.concatenate([scores, ood_scores])
+    answers = [4 if score > threshold else int(row.argmax()) for row, score in zip(all_logits, all_scores, strict=True)]
+    assert open_balanced_accuracy(matrix) == pytest.approx(100 * balanced_accuracy_score(truth, answers))
+
+
+def test_without_images_of_one_side_there_is_no_open_balanced_accuracy() -> None:
+    logits, scores, targets = np.eye(2), np.zeros(2), np.arange(2)
+    nothing = (np.zeros((0, 2)), np.zeros(0))
+    assert open_balanced_accuracy(open_confusion_matrix(logits, scores, targets, *nothing, 0.5)) is None
+    no_targets = np.zeros(0, np.int64)
+    assert open_balanced_accuracy(open_confusion_matrix(*nothing, no_targets, logits, scores, 0.5)) is None
+    assert balanced_accuracy(np.zeros((3, 3), np.int64)) is None
+
+
+# Confidence
+
+
+def test_the_calibration_error_by_hand() -> None:
+    """Three images at 60 % of which one is right, one at 90 % that is right: (3 |1/3 - 0.6| + |1 - 0.9|) / 4."""
+    probabilities = np.array([[0.6, 0.4], [0.6, 0.4], [0.4, 0.6], [0.9, 0.1]])
+    found = expected_calibration_error(np.log(probabilities), np.array([0, 1, 0, 0]))
+    assert found == pytest.approx(100 * (3 * abs(1 / 3 - 0.6) + 0.1) / 4)
+    assert expected_calibration_error(np.zeros((0, 2)), np.zeros(0, np.int64)) is None
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 20))
+def test_the_calibration_error_is_that_of_a_loop_over_bins(seed: int, bins: int) -> None:
+    draws = np.random.default_rng(seed)
+    logits, targets = 3 * draws.normal(size=(80, 3)), draws.integers(0, 3, 80)
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    confidence, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == targets
+    expected = 0.0
+    for number in range(bins):
+        inside = (confidence > number / bins) & (confidence <= (number + 1) / bins)
+        if inside.any():
+            expected += inside.mean() * abs(right[inside].mean() - confidence[inside].mean())
+    assert expected_calibration_error(logits, targets, bins) == pytest.approx(100 * expected, abs=1e-9)
+
+
+def test_huge_logits_do_not_overflow() -> None:
+    assert expected_calibration_error(np.array([[1e30, 0.0]], np.float32), np.array([0])) == 0.0
+
+
+@given(st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), st.sampled_from([0.9, 0.95]))
+def test_wilsons_interval_is_that_of_scipy(counts: tuple[int, int], confidence: float) -> None:
+    right, images = counts
+    expected = binomtest(right, images).proportion_ci(confidence, method="wilson")
+    found = wilson_interval(100 * right / images, images, confidence)
+    assert found == pytest.approx((100 * expected.low, 100 * expected.high), abs=1e-6)
+
+
+def test_nothing_is_known_of_no_images() -> None:
+    assert wilson_interval(50.0, 0) == (0.0, 100.0)

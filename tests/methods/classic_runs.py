@@ -1,17 +1,13 @@
-"""For the classic methods: one of them by hand on random images, and a short run against Supervised."""
+"""For the classic methods: one of them by hand on random images."""
 
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from osp import Recipe
-from osp.engine.folder import RunFolder
-from osp.engine.train import train
 from osp.methods import Method, Sample, Stage, Step, Task, get
 from osp.nets import BATCH_NORMS, build_network
 
@@ -92,15 +88,3 @@ def assert_half_precision_agrees(name: str, rtol: float = 0.05, **options: Any) 
         found.append(torch.stack([*terms.values()]).detach())
     assert (found[0] > 0).all()
     torch.testing.assert_close(found[1], found[0], rtol=rtol, atol=0.01)
-
-
-def learn(name: str, folder: Path, **options: Any) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]:
-    """Results of Supervised and of the method on digits with four labels a class, and the lines of its log."""
-    recipe = Recipe(scale="demo", steps=250, eval_every=250, ood_ratio=0.3, labels_per_class=4, options={"batch": 16})
-    chosen = {"batch": 16, "mu": 4, **options}
-    threads = torch.get_num_threads()
-    baseline = train(recipe.changed(method="supervised"), folder / "supervised").result
-    result = train(recipe.changed(method=name, options=chosen), folder / name).result
-    torch.set_num_threads(threads)
-    lines = [line for line in RunFolder(folder / name).read_metrics() if line["kind"] == "train"]
-    return baseline, result, lines

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from osp import Recipe
-from osp.engine.checkpoint import load_checkpoint
-from osp.engine.folder import RunFolder
-from osp.engine.train import Run, train
+from osp.engine.train import Run
 from osp.methods.base import Batch, Sample, Stage, Step, Task
 from osp.methods.t2t import T2T
 from osp.nets import Network
+from osp.runs.folder import RunFolder
 
 NUM_CLASSES, POOL = 4, 40
 
@@ -38,38 +33,9 @@ def short(method: str, steps: int = 40, **fields: Any) -> Recipe:
     )
 
 
-def run(recipe: Recipe, out: Path, **more: Any) -> Run:
-    """`train` without its picture, leaving torch's threads as they were."""
-    threads = torch.get_num_threads()
-    try:
-        return train(recipe, out, **more)
-    finally:
-        torch.set_num_threads(threads)
-
-
 def logged(result: Run, stage: str = "finetune", kind: str = "train") -> list[dict[str, Any]]:
     lines = RunFolder(result.path).read_metrics()
     return [line for line in lines if line["kind"] == kind and line["stage"] == stage]
-
-
-def state(path: Path) -> dict[str, Tensor]:
-    return load_checkpoint(RunFolder(path).last)[0]
-
-
-class Stopper:
-    """A display that stops the run, as Ctrl-C would, once a step is done."""
-
-    def __init__(self, at: int) -> None:
-        self.at = at
-
-    def begin(self, total: int, done: int) -> None: ...
-    def values(self, done: int, stage: str, values: Mapping[str, float]) -> None: ...
-    def say(self, text: str) -> None: ...
-    def end(self) -> None: ...
-
-    def step(self, done: int, stage: str) -> None:
-        if done == self.at:
-            os.kill(os.getpid(), signal.SIGINT)
 
 
 M = TypeVar("M", bound=T2T)

@@ -1,15 +1,12 @@
-"""For Safe-Student, OTCT and the methods with one-vs-all heads: by hand on random images, and against Supervised."""
+"""For Safe-Student, OTCT and the methods with one-vs-all heads: by hand on random images."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
-from digit_runs import run
 from torch import Tensor, nn
 
-from osp import Recipe
 from osp.engine.schedule import Timetable
 from osp.methods import Method, Sample, Step, Task, get
 from osp.nets import build_network
@@ -79,11 +76,3 @@ def backward(loss: Tensor) -> None:
 def learns(parameters: Any) -> bool:
     """Whether any of the parameters got a gradient that is not zero."""
     return any(parameter.grad is not None and bool(parameter.grad.any()) for parameter in parameters)
-
-
-def learn(name: str, folder: Path, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Results of Supervised and of the method on digits with ten labels a class and a pool of 60 % OOD images."""
-    recipe = Recipe(scale="demo", steps=300, eval_every=300, ood_ratio=0.6, labels_per_class=10, options={"batch": 16})
-    baseline = run(recipe.changed(method="supervised"), folder / "supervised").result
-    chosen = {"batch": 16, "mu": 4, **options}
-    return baseline, run(recipe.changed(method=name, options=chosen), folder / name).result

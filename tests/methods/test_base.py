@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
+from osp import scores
 from osp.methods import Method, Options, Published, Stage, Step, StreamSpec, Task, available, get
 from osp.methods.base import STAGE_OPTIONS, published_for, published_options
 from osp.nets import build_network
-from osp.parts.scores import max_softmax_score
 
 TASK = Task(num_classes=4, shape=(1, 8, 8), num_labeled=8, num_unlabeled=30, num_val=4)
 
@@ -137,4 +138,34 @@ def test_a_steps_draws_depend_on_seed_step_and_name() -> None:
 def test_the_default_score_is_one_minus_the_largest_probability() -> None:
     logits = torch.tensor([[2.0, 0.0, -1.0]])
     largest = math.exp(2) / (math.exp(2) + 1 + math.exp(-1))
-    assert max_softmax_score(logits).item() == pytest.approx(1 - largest)
+    method = Method(Options.model_validate({}), build_network("cnn", (1, 8, 8), 3), replace(TASK, num_classes=3))
+    assert method.ood_score(torch.zeros(1, method.net.feature_dim), logits).item() == pytest.approx(1 - largest)
+
+
+def test_a_method_may_compute_its_score_itself() -> None:
+    class Itself(Method):
+        def ood_score(self, features: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+            return logits[:, 0]
+
+    method = Itself(Options.model_validate({}), build_network("cnn", (1, 8, 8), 4), TASK).eval()
+    _, logits, scores = method.outputs(torch.randn(3, 1, 8, 8))
+    torch.testing.assert_close(scores, logits[:, 0])
+
+
+@pytest.mark.parametrize("name", available())
+def test_the_own_score_is_rebuilt_from_its_name_config_and_state_alone(name: str) -> None:
+    method = build(name).eval()
+    features = torch.randn(5, method.net.feature_dim)
+    with torch.no_grad():
+        logits = method.net.classify(features)
+        rebuilt = scores.build(method.own_score.name, method.net.feature_dim, 4, **method.own_score.config()).eval()
+        rebuilt.load_state_dict(method.own_score.state_dict())
+        torch.testing.assert_close(rebuilt(features, logits, method.net.classifier), method.ood_score(features, logits))
+
+
+def test_an_unknown_score_is_refused_with_a_near_miss() -> None:
+    assert Options.model_validate({"score": "vim"}).score == "vim"
+    with pytest.raises(ValueError, match="Did you mean 'energy'"):
+        Options.model_validate({"score": "enrgy"})
+    with pytest.raises(ValueError, match="matching"):  # a score of the methods' own cannot be asked for
+        Options.model_validate({"score": "matching"})

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from digit_runs import run, state
 from torch import Tensor, nn
 
+from helpers.learning import Runs
+from helpers.runs import run, weights
 from osp import Recipe
-from osp.engine.folder import RunFolder
 from osp.methods import Method, Sample, Stage, Step, Task
 from osp.methods.curriculum import Curriculum, CurriculumOptions, admitted, class_weights
 from osp.nets import Network
@@ -181,18 +181,15 @@ def test_without_validation_images_the_last_cycle_stays(tmp_path: Path, monkeypa
     recipe = short(val_per_class=0, options={"average": 0.0})
     done = run(recipe, tmp_path / "run")
     assert done.result["val_accuracy"] is None
-    final = state(done.path)["method/net.encoder.conv1.weight"]
+    final = weights(done.path)["method/net.encoder.conv1.weight"]
     assert torch.equal(final, journal.ended[-1]["trained"]["encoder.conv1.weight"])
 
 
 def test_on_digits_the_pool_teaches_more_than_the_labels_alone(tmp_path: Path) -> None:
-    """With 24 labels; the margin over five seeds was 2 to 6 %."""
+    """With 24 labels. Single seeds 0-4: 2 to 6 % more than from the labels alone."""
     recipe = Recipe(scale="demo", steps=600, eval_every=600, ood_ratio=0.3, labels_per_class=4)
-    supervised = run(recipe.changed(method="supervised"), tmp_path / "supervised").result
-    curriculum = run(recipe.changed(method="curriculum"), tmp_path / "curriculum").result
-    assert curriculum["accuracy"] > 90
-    assert curriculum["accuracy"] > supervised["accuracy"]
-    assert curriculum["warnings"] == []
-    lines = RunFolder(tmp_path / "curriculum").read_metrics()
-    shares = [line["admitted_share"] for line in lines if "admitted_share" in line]
-    assert shares == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0], abs=0.01)
+    supervised, curriculum = (Runs(recipe.changed(method=name), tmp_path) for name in ("supervised", "curriculum"))
+    assert curriculum.mean("accuracy") > max(75, supervised.mean("accuracy"))
+    assert curriculum.warnings == []
+    for shares in curriculum.logs("admitted_share"):
+        assert shares == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0], abs=0.01)

@@ -9,9 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from osp import Recipe
-from osp.engine.folder import RunFolder
-from osp.engine.train import train
+from helpers.learning import IDLE, with_and_without_pool
 from osp.methods import Method, Sample, Stage, Step, Task, get
 from osp.methods.fixmatch import pseudo_label_loss
 from osp.nets import build_network
@@ -95,14 +93,8 @@ def test_it_draws_mu_times_as_many_unlabelled_images_in_two_views() -> None:
     assert (specs["unlabeled"].batch, specs["unlabeled"].views) == (28, ("weak", "strong"))
 
 
-def test_it_learns_from_the_pool_what_the_labels_alone_do_not_teach(tmp_path: Path) -> None:
-    options = {"batch": 16, "mu": 4}
-    recipe = Recipe(scale="demo", steps=250, eval_every=250, ood_ratio=0.3, labels_per_class=4, options=options)
-    accuracy = {
-        method: train(recipe.changed(method=method), tmp_path / method).result["accuracy"]
-        for method in ("supervised", "fixmatch")
-    }
-    assert accuracy["fixmatch"] > 80
-    assert accuracy["fixmatch"] > accuracy["supervised"]
-    lines = RunFolder(tmp_path / "fixmatch").read_metrics()
-    assert max(line.get("mask_rate", 0.0) for line in lines) > 0.2
+def test_it_learns_to_see_in_strong_views_what_it_sees_in_weak_ones(tmp_path: Path) -> None:
+    full, idle = with_and_without_pool("fixmatch", tmp_path, weight=2.0)
+    assert full.mean("accuracy") > 65
+    assert full.late("consistency") / 2.0 < 0.85 * idle.late("consistency") / (IDLE * 2.0)
+    assert full.warnings == []

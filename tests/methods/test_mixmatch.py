@@ -12,13 +12,14 @@ from classic_runs import (
     build,
     confident,
     gradients,
-    learn,
     running_statistics,
     step_at,
     total,
 )
 from torch import Tensor
 
+from helpers.learning import Runs
+from osp import Recipe
 from osp.methods import Method
 from osp.parts.mixing import mixing_weights
 
@@ -104,11 +105,13 @@ def test_half_precision_gives_the_same_losses() -> None:
     assert_half_precision_agrees("mixmatch")
 
 
-def test_it_learns_without_falling_far_behind_the_labels_alone(tmp_path: Path) -> None:
-    """A third of the pool is OOD, and what is mixed from it gets guessed labels: theory promises no gain."""
-    baseline, result, lines = learn("mixmatch", tmp_path, mu=1)
-    assert result["accuracy"] > 75
-    assert result["accuracy"] > baseline["accuracy"] - 4
-    assert result["warnings"] == []
-    assert max(line["guess_gap"] for line in lines) > 0.01
-    assert 0.1 < lines[-1]["mixed_share"] < 0.3
+def test_it_learns_the_digits_with_four_labels_per_class(tmp_path: Path) -> None:
+    """A third of the pool is OOD, and what is mixed from it gets guessed labels: theory promises no gain over the
+    labels alone. Single seeds 0 and 1 under two roundings: accuracy 86.9 to 89.4.
+    """
+    recipe = Recipe(method="mixmatch", scale="demo", steps=200, eval_every=200, ood_ratio=0.3, labels_per_class=4)
+    runs = Runs(recipe.changed(options={"batch": 16, "mu": 1}), tmp_path)
+    assert runs.mean("accuracy") > 65
+    assert runs.warnings == []
+    assert runs.late("guess_gap") > 0.03  # 0.17 to 0.19
+    assert 0.1 < runs.late("mixed_share") < 0.3

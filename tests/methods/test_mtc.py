@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from digit_runs import run
 from torch import Tensor, nn
 
+from helpers.learning import on_digits
+from helpers.runs import run
 from osp import Recipe
-from osp.engine.folder import RunFolder
 from osp.methods import Sample, Stage, Step, Task
 from osp.methods.mtc import MTC, MTCOptions
 from osp.nets import Network
@@ -210,14 +210,14 @@ def test_planted_outliers_are_told_apart_and_left_out(tmp_path: Path, monkeypatc
     assert result["recall"] > 50
 
 
-def test_on_digits_it_selects_mostly_id_images_and_classifies_as_well_as_the_labels_alone(tmp_path: Path) -> None:
-    """Over three seeds accuracy was 1 % higher on average; 3 % are left for chance."""
-    recipe = Recipe(scale="demo", steps=400, eval_every=400)
-    supervised = run(recipe.changed(method="supervised"), tmp_path / "supervised").result
-    mtc = run(recipe.changed(method="mtc"), tmp_path / "mtc").result
-    assert mtc["accuracy"] > max(90, supervised["accuracy"] - 3)
-    assert mtc["auroc"] > 80
-    assert mtc["purity"] > 60  # of a pool of which 40 % are ID
-    assert mtc["warnings"] == []
-    spreads = [line["soft_spread"] for line in RunFolder(tmp_path / "mtc").read_metrics() if "soft_spread" in line]
-    assert spreads[-1] > 0.02
+def test_it_learns_the_digits_and_selects_mostly_id_images(tmp_path: Path) -> None:
+    """Single seeds 0-2 under three roundings: accuracy 94.7 to 97.5, AUROC 89.7 to 92.7, purity 68.0 to 80.5.
+
+    The pool is 40 % ID: so is what a domain head selects that has learnt nothing.
+    """
+    runs = on_digits("mtc", tmp_path, steps=400)
+    assert runs.mean("accuracy") > 80
+    assert runs.mean("auroc") > 70
+    assert runs.mean("purity") > 52
+    assert runs.warnings == []
+    assert min(spread[-1] for spread in runs.logs("soft_spread")) > 0.02

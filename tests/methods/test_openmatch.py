@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from digit_runs import logged, run, short
-from open_set_runs import POOL, STEPS, FakePool, build, images, learn, sample, step_in
+from digit_runs import logged, short
+from open_set_runs import POOL, STEPS, FakePool, build, images, sample, step_in
 
+from helpers.learning import on_digits
+from helpers.runs import run
 from osp.engine.schedule import Timetable, learning_rate
 from osp.methods import Batch, Sample, Step
 from osp.methods.openmatch import OpenMatch
@@ -138,9 +140,14 @@ def test_from_each_selection_on_fixmatch_sees_selected_images_and_the_detector_a
     assert 0 < finished.result["purity"] <= 100
 
 
-def test_it_learns_more_than_the_labels_teach_and_tells_ood_images_apart(tmp_path: Path) -> None:
-    supervised, result = learn("openmatch", tmp_path)
-    assert result["accuracy"] > max(90.0, supervised["accuracy"])
-    assert result["auroc"] > supervised["auroc"]
-    assert result["purity"] > 60  # of a pool that is 40 % ID
-    assert not result["warnings"]
+def test_it_learns_the_digits_and_selects_mostly_id_images(tmp_path: Path) -> None:
+    """Single seeds 0-2 under three roundings: accuracy 94.2 to 98.6, AUROC 92.6 to 98.5, purity 65.0 to 80.6.
+
+    The pool is 40 % ID: so is what a detector selects that has learnt nothing.
+    """
+    runs = on_digits("openmatch", tmp_path, batch=16, mu=4)
+    assert runs.mean("accuracy") > 80
+    assert runs.mean("auroc") > 75
+    assert runs.mean("purity") > 52
+    assert runs.mean("recall") > 70  # 91.5 to 93.5
+    assert not runs.warnings

@@ -13,12 +13,12 @@ from classic_runs import (
     batch,
     build,
     gradients,
-    learn,
     remembered_after,
     running_statistics,
     step_at,
 )
 
+from helpers.learning import with_and_without_pool
 from osp.methods import Sample
 
 
@@ -70,9 +70,8 @@ def test_half_precision_gives_the_same_losses() -> None:
     assert_half_precision_agrees("pi-model")
 
 
-def test_it_learns_from_the_pool(tmp_path: Path) -> None:
-    baseline, result, lines = learn("pi-model", tmp_path)
-    assert result["accuracy"] > 85
-    assert result["accuracy"] > baseline["accuracy"]
-    assert result["warnings"] == []
-    assert max(line["look_gap"] for line in lines) > 0.01
+def test_two_looks_at_the_pool_come_closer_than_the_labels_alone_bring_them(tmp_path: Path) -> None:
+    full, idle = with_and_without_pool("pi-model", tmp_path, weight=20.0)
+    assert full.mean("accuracy") > 65
+    assert full.late("look_gap") < 0.7 * idle.late("look_gap")
+    assert full.warnings == []

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from classic_runs import assert_half_precision_agrees, batch, build, confident, gradients, learn, step_at, total
+from classic_runs import assert_half_precision_agrees, batch, build, confident, gradients, step_at, total
 
+from helpers.learning import Runs
+from osp import Recipe
 from osp.methods.pseudo_label import self_label_loss
 
 
@@ -78,9 +80,12 @@ def test_half_precision_gives_the_same_losses() -> None:
 
 
 def test_it_learns_and_labels_much_of_the_pool(tmp_path: Path) -> None:
-    """A third of the pool is OOD and gets labels too: theory promises no gain, only no great loss."""
-    baseline, result, lines = learn("pseudo-label", tmp_path)
-    assert result["accuracy"] > 75
-    assert result["accuracy"] > baseline["accuracy"] - 3
-    assert result["warnings"] == []
-    assert max(line["mask_rate"] for line in lines) > 0.2
+    """A third of the pool is OOD and gets labels too: theory promises no gain over the labels alone.
+
+    Single seeds 0 and 1 under two roundings: accuracy 86.9 to 92.5, share with a label in the last third 0.39 to 0.49.
+    """
+    recipe = Recipe(method="pseudo-label", scale="demo", steps=200, eval_every=200, ood_ratio=0.3, labels_per_class=4)
+    runs = Runs(recipe.changed(options={"batch": 16, "mu": 3}), tmp_path)
+    assert runs.mean("accuracy") > 65
+    assert runs.late("mask_rate") > 0.15
+    assert runs.warnings == []

@@ -12,6 +12,7 @@ from osp import Recipe, UserError
 from osp.engine.train import train
 from osp.methods import Method, available, get, registry
 from osp.methods.supervised import Supervised
+from osp.recipe import make_plan
 
 MINE = """
 from __future__ import annotations
@@ -65,7 +66,7 @@ def test_a_method_file_runs_with_options_of_its_own(tmp_path: Path) -> None:
     run = train(recipe, tmp_path / "run")
     assert run.result["steps"] == 10
     with pytest.raises(UserError, match="sharpness: -1"):
-        Recipe(method=path, options={"sharpness": -1}).resolved()
+        make_plan(Recipe(method=path, options={"sharpness": -1}))
 
 
 def test_loading_a_run_never_runs_its_method_file_unless_it_is_given_again(tmp_path: Path) -> None:
@@ -98,7 +99,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not exist"):
         get(str(tmp_path / "nowhere.py"))
     with pytest.raises(UserError, match="does not exist"):
-        Recipe(method="./nowhere.py").resolved()
+        make_plan(Recipe(method="./nowhere.py"))
 
 
 def test_two_files_of_the_same_name_are_two_methods(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from helpers.learning import Runs
 from osp import Recipe
 from osp.engine.train import train
 from osp.methods import Sample, Stage, Step, Task, get
@@ -47,10 +48,14 @@ def test_the_accuracy_is_the_same_at_every_ood_ratio_and_far_above_chance(tmp_pa
 
 
 def test_a_network_with_batch_norm_learns_in_a_short_run(tmp_path: Path) -> None:
-    """In evaluation mode, with running statistics: 60 steps would not move them at the field's momentum of 0.001."""
+    """In evaluation mode, with running statistics: 60 steps would not move them at the field's momentum of 0.001.
+
+    Single seeds 0-2 under three roundings: 91.4 to 94.4, with that momentum 16.7 to 55.2.
+    """
     recipe = Recipe(method="supervised", scale="demo", network="small", steps=60, eval_every=60)
-    assert train(recipe, tmp_path / "right").result["accuracy"] > 70
-    assert train(recipe.changed(bn_momentum=0.001), tmp_path / "wrong").result["accuracy"] < 60
+    right, wrong = Runs(recipe, tmp_path / "right"), Runs(recipe.changed(bn_momentum=0.001), tmp_path / "wrong")
+    assert right.mean("accuracy") > 75
+    assert wrong.mean("accuracy") < right.mean("accuracy") - 20
 
 
 def test_the_score_is_one_minus_the_largest_probability() -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from digit_runs import POOL, FakePool, batch, by_hand, logged, run, short, state, step_at
+from digit_runs import POOL, FakePool, batch, by_hand, logged, short, step_at
 
+from helpers.runs import run, weights
 from osp import UserError
 from osp.engine.schedule import Timetable, refreshes
 from osp.methods.base import Batch, Step
@@ -58,7 +59,7 @@ def test_consistency_from_all_leaves_the_stream_alone(seen: list[dict[str, Any]]
 
 def test_the_log_and_the_result_tell_of_the_partition(tmp_path: Path) -> None:
     finished = run(short("t2t", eval_every=20, options={"refresh": 0.1}), tmp_path / "run")
-    kept = state(finished.path)["method/kept_rows"].float().mean().item()
+    kept = weights(finished.path)["method/kept_rows"].float().mean().item()
     shares = [line["kept_share"] for line in logged(finished) if "kept_share" in line]
     assert len(shares) == 10
     assert shares[-1] == pytest.approx(kept, abs=1e-6)

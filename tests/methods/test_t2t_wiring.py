@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from osp import UserError
 from osp.methods.base import Batch, published_options
 from osp.methods.osp import OSP
-from osp.methods.t2t import T2T
+from osp.methods.t2t import T2T, T2TOptions
 from osp.nets import Network, set_batchnorm_momentum
 from osp.parts import otsu_threshold
 from osp.parts.rotation import rotate4
@@ -226,7 +226,7 @@ def test_weak_views_are_labelled_as_in_testing_or_in_the_joint_pass_if_asked_to(
         tested = method.eval().net.encoder(weak).detach()
         assert torch.allclose(found.weak, tested) is not joint
         torch.testing.assert_close(found.weak_logits, method.net.classifier(found.weak).detach())
-        assert method.net.encoder[2].num_batches_tracked == 1  # type: ignore[index,operator]
+        assert method.net.encoder[2].num_batches_tracked == 1  # type: ignore[index]
 
 
 def test_without_pixels_nothing_is_rotated() -> None:
@@ -249,7 +249,7 @@ def test_a_rotation_task_needs_square_images() -> None:
         UserError, match=r"Images are 12x8; .* t2t needs square ones. Set image_size, or rotation_weight"
     ):
         T2T(T2T.Options(), net, task)
-    assert T2T(T2T.Options(rotation_weight=0.0), net, task).rotation_head is None
+    assert T2T(T2TOptions(rotation_weight=0.0), net, task).rotation_head is None
 
 
 def test_the_matching_head_keeps_its_batch_norm_momentum_however_long_the_run() -> None:
@@ -275,7 +275,7 @@ class ScoredPool(FakePool):
 def scored(**options: Any) -> T2T:
     """A method whose score is that pixel."""
     method = by_hand(T2T, partition_by="matching", **{"doubtful": 0.0, **options})
-    method.ood_score = lambda features, logits: method.pixel  # type: ignore[method-assign, assignment, attr-defined]
+    method.ood_score = lambda features, logits: method.pixel  # type: ignore[method-assign, assignment, return-value]
     encode = method.net.encode
 
     def encode_and_note(images: Tensor) -> Tensor:

@@ -14,12 +14,12 @@ from classic_runs import (
     build,
     confident,
     gradients,
-    learn,
     remembered_after,
     running_statistics,
     step_at,
 )
 
+from helpers.learning import IDLE, with_and_without_pool
 from osp.methods import get
 from osp.methods.uda import annealed_confidence, annealed_cross_entropy
 
@@ -104,9 +104,8 @@ def test_half_precision_gives_the_same_losses() -> None:
     assert_half_precision_agrees("uda", threshold=0.0)
 
 
-def test_it_learns_from_the_pool(tmp_path: Path) -> None:
-    baseline, result, lines = learn("uda", tmp_path)
-    assert result["accuracy"] > 80
-    assert result["accuracy"] > baseline["accuracy"]
-    assert result["warnings"] == []
-    assert max(line["mask_rate"] for line in lines) > 0.2
+def test_it_learns_to_see_in_strong_views_what_it_sees_in_weak_ones(tmp_path: Path) -> None:
+    full, idle = with_and_without_pool("uda", tmp_path, weight=2.0)
+    assert full.mean("accuracy") > 65
+    assert full.late("consistency") / 2.0 < 0.85 * idle.late("consistency") / (IDLE * 2.0)
+    assert full.warnings == []

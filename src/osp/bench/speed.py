@@ -23,7 +23,7 @@ import torch
 
 from osp.bench.workload import CASES, FORMS, AsPublished, Bare, Case, Ours
 from osp.errors import UserError
-from osp.recipe import default_steps
+from osp.recipe.plan import default_steps
 
 Say = Callable[[str], None]
 GROWTH = {

@@ -20,16 +20,18 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from osp.engine.data import random_data
-from osp.engine.devices import open_fabric
-from osp.engine.folder import RunFolder
+from osp.engine.devices import keep_freed_memory, open_fabric
 from osp.engine.loop import Loop
 from osp.engine.progress import Silent
+from osp.engine.records import Records
 from osp.engine.schedule import Timetable, refreshes
 from osp.engine.train import build_loop
 from osp.nets import Network, build_network
 from osp.parts.matching import MatchingHead
-from osp.recipe import Recipe
+from osp.recipe import Recipe, make_plan
+from osp.runs.folder import RunFolder
 
+DEFAULT_THREADS = torch.get_num_threads()
 STEPS = 100_000
 """Length that the measured run pretends to have: it must lie somewhere in fine-tuning."""
 
@@ -75,13 +77,16 @@ class MethodStep:
         self, method: str, case: Case, folder: Path, threads: int | None = None, options: dict[str, Any] | None = None
     ) -> None:
         options = {"batch": case.batch, "mu": case.mu, **(options or {})}
-        recipe = Recipe(method=method, network=case.network, steps=STEPS, options=options, threads=threads).resolved()
+        plan = make_plan(Recipe(method=method, network=case.network, steps=STEPS, options=options, threads=threads))
+        torch.set_num_threads(threads or DEFAULT_THREADS)
+        keep_freed_memory()
         data = random_data(case.shape, case.classes, case.pool, folder)
-        self.loop: Loop = build_loop(recipe, data, RunFolder(folder / "run"), open_fabric(recipe), Silent(), None)
+        run = RunFolder(folder / "run")
+        self.loop: Loop = build_loop(plan, data, run, open_fabric(plan), Records(run, Silent()), None)
         self.loop.method.train()
         starts = self.loop.timetable.starts
         for start in starts:
-            self.loop.done = start
+            self.loop.at.done = start
             step = self.loop.timetable.step(start)
             self.loop.begin_stage(step)
             if step.stage.refresh is not None:
@@ -91,11 +96,11 @@ class MethodStep:
                 self.loop.hook(self.loop.method.end_stage, step)
 
     def __call__(self) -> None:
-        self.loop.advance(self.loop.timetable.step(self.loop.done))
+        self.loop.advance(self.loop.timetable.step(self.loop.at.done))
 
     def refresh(self) -> None:
         """What the method does at its refresh interval: OSP partitions the pool and fills the bank."""
-        self.loop.hook(self.loop.method.refresh, self.loop.timetable.step(self.loop.done))
+        self.loop.hook(self.loop.method.refresh, self.loop.timetable.step(self.loop.at.done))
 
 
 class Ours(MethodStep):
@@ -114,7 +119,7 @@ class Ours(MethodStep):
     def parts(self) -> dict[str, Callable[[], Any]]:
         """Parts of the step that can run by themselves."""
         loop = self.loop
-        step = loop.timetable.step(loop.done)
+        step = loop.timetable.step(loop.at.done)
         batch = loop.feed.batch(step)
         network = loop.method.net
         bank: Any = loop.method.bank

@@ -5,41 +5,41 @@ Nothing heavy is imported before a set is asked for, so that the command answers
 
 from __future__ import annotations
 
-import importlib
 import os
 from pathlib import Path
-from typing import cast
 
 from osp.data.imageset import ImageSet
-from osp.data.sources.base import Progress, Request, Source, SourceInfo
-from osp.errors import UserError, suggest
+from osp.data.registry import available, get
+from osp.data.source import (
+    Description,
+    Progress,
+    Remote,
+    Request,
+    Source,
+    SourceInfo,
+    SplitDefaults,
+    described,
+)
+from osp.errors import UserError
 
-__all__ = ["ImageSet", "Progress", "SourceInfo", "available", "data_dir", "describe", "load"]
+__all__ = [
+    "Description",
+    "ImageSet",
+    "Progress",
+    "Remote",
+    "Request",
+    "Source",
+    "SourceInfo",
+    "SplitDefaults",
+    "available",
+    "data_dir",
+    "describe",
+    "describe_set",
+    "get",
+    "load",
+]
 
 SMALLEST, LARGEST = 8, 1024
-
-_MODULES = {
-    "digits": "digits",
-    "mnist": "mnist",
-    "cifar10": "cifar",
-    "cifar100": "cifar",
-    "tinyimagenet": "tinyimagenet",
-    "stl10": "stl10",
-    "lsun": "lsun",
-    "gaussian": "noise",
-    "uniform": "noise",
-    "folder": "folder",
-    "pile": "folder",
-}
-
-
-def available() -> list[str]:
-    """Names that `load` knows.
-
-    >>> available()[:3]
-    ['digits', 'mnist', 'cifar10']
-    """
-    return list(_MODULES)
 
 
 def data_dir(root: str | os.PathLike[str] | None = None) -> Path:
@@ -48,7 +48,7 @@ def data_dir(root: str | os.PathLike[str] | None = None) -> Path:
     if chosen:
         return Path(chosen).expanduser().absolute()
     if root is not None:
-        raise UserError("The data folder's name is empty. Name a folder, or leave the option out.")
+        raise UserError("The data folder's name is empty. Name a folder, or leave it out.")
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("osp"))
@@ -73,27 +73,43 @@ def load(
     >>> train.shape, train.labels[:3].dtype, len(train) > len(test)
     ((1, 8, 8), dtype('int64'), True)
     """
-    source = _source(name)
-    if size is not None and not (isinstance(size, int) and SMALLEST <= size <= LARGEST):
-        raise UserError(f"size is {size!r}, but images are whole numbers of pixels from {SMALLEST} to {LARGEST}.")
-    if name in ("folder", "pile") and root is None and not os.environ.get("OSP_DATA"):
-        option = "--data-dir" if name == "folder" else "--ood-dir"
-        raise UserError(f"The data set {name!r} is your own folder of images: name it with {option} (or OSP_DATA).")
-    folder = data_dir(root)
+    found, request = _asked(name, root, size, seed, progress)
     try:
-        return source.load(name, Request(root=folder, size=size, seed=seed, progress=progress))
+        return found.load(request)
     except OSError as error:
-        raise _unreadable(folder, error) from None
+        raise _unreadable(request.root, error) from None
+
+
+def describe_set(
+    name: str,
+    root: str | os.PathLike[str] | None = None,
+    *,
+    size: int | None = None,
+    progress: Progress | None = None,
+) -> Description:
+    """Classes, images per class and shape of one set, from listings, headers and labels: nothing is decoded.
+
+    Counts are of files: one that turns out to be unreadable is left out only by `load`. A missing set is fetched.
+
+    >>> describe_set("digits").smallest_class, describe_set("digits").shape
+    (117, (1, 8, 8))
+    """
+    found, request = _asked(name, root, size, 0, progress)
+    try:
+        return found.describe(request) if found.describe else described(name, *found.load(request))
+    except OSError as error:
+        raise _unreadable(request.root, error) from None
 
 
 def describe(root: str | os.PathLike[str] | None = None) -> list[SourceInfo]:
-    """What can be said of each set without reading its images: found or not, where, size, variant, how to get it."""
+    """What can be said of each set in a moment: found or not, where, size, variant, how to get it."""
     folder = data_dir(root)
     infos = []
     for name in available():
-        source = _source(name)
         try:
-            infos.append(source.look(name, folder))
+            look = get(name).look
+            known = SourceInfo(name, True, "known to the program")
+            infos.append(look(Request(name, folder)) if look else known)
         except UserError as error:
             infos.append(SourceInfo(name=name, found=False, where=str(folder), problem=str(error)))
         except OSError as error:
@@ -102,11 +118,17 @@ def describe(root: str | os.PathLike[str] | None = None) -> list[SourceInfo]:
     return infos
 
 
+def _asked(
+    name: str, root: str | os.PathLike[str] | None, size: int | None, seed: int, progress: Progress | None
+) -> tuple[Source, Request]:
+    found = get(name)
+    if size is not None and not (isinstance(size, int) and SMALLEST <= size <= LARGEST):
+        raise UserError(f"size is {size!r}, but images are whole numbers of pixels from {SMALLEST} to {LARGEST}.")
+    if found.own_folder and root is None and not os.environ.get("OSP_DATA"):
+        field = "ood_dir" if found.unsorted else "data_dir"
+        raise UserError(f"The data set {name!r} is your own folder of images: name it ({field}, or OSP_DATA).")
+    return found, Request(name, data_dir(root), size, seed, progress)
+
+
 def _unreadable(folder: Path, error: OSError) -> UserError:
     return UserError(f"{error.filename or folder} cannot be read: {(error.strerror or str(error)).lower()}.")
-
-
-def _source(name: str) -> Source:
-    if name not in _MODULES:
-        raise UserError(f"There is no data set {name!r}.{suggest(str(name), _MODULES)}")
-    return cast(Source, importlib.import_module(f"osp.data.sources.{_MODULES[name]}"))

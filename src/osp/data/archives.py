@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from osp.data.sources.base import Progress
+from osp.data.source import Progress
 from osp.errors import UserError
 
 LARGEST = 16 * 2**30

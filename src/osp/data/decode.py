@@ -21,7 +21,6 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "DIB", "TIFF", "GIF")
 """What a file may be, whatever its name says: Pillow knows others that call outside programs (EPS)."""
 
 HEIF_EXTENSIONS = (".heic", ".heif")
-EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".tif", ".tiff", ".gif")
 
 MAX_PIXELS = 178_956_970
 """Above this an image is taken for a decompression bomb (Pillow's own limit)."""

@@ -9,12 +9,12 @@ import queue
 import threading
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from osp.data.cache import cache_dir, digest, locked
-from osp.data.sources.base import Progress
+from osp.data.source import Progress, Remote
 from osp.errors import UserError
 from osp.version import __version__
 
@@ -24,55 +24,21 @@ STALL_SECONDS = 30.0
 ATTEMPTS = 3
 
 
-@dataclass(frozen=True)
-class Remote:
-    """A published file."""
-
-    url: str
-    md5: str
-    folder: str = ""
-    """Where it belongs below the data folder."""
-
-    @property
-    def file(self) -> str:
-        """Its name."""
-        return self.url.rsplit("/", 1)[1]
-
-
-def _mnist(file: str, md5: str) -> Remote:
-    return Remote(f"https://ossci-datasets.s3.amazonaws.com/mnist/{file}-ubyte.gz", md5, "MNIST/raw")
-
-
-PUBLISHED: dict[str, tuple[Remote, ...]] = {
-    "mnist": (
-        _mnist("train-images-idx3", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
-        _mnist("train-labels-idx1", "d53e105ee54ea40749a09fcbcd1e9432"),
-        _mnist("t10k-images-idx3", "9fb629c4189551a2d022fa330f9573f3"),
-        _mnist("t10k-labels-idx1", "ec29112dd5afa0611ce80d1b7f02629c"),
-    ),
-    "cifar10": (Remote("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"),),
-    "cifar100": (
-        Remote("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85"),
-    ),
-    "tinyimagenet": (Remote("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"),),
-    "stl10": (Remote("http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz", "91f7769df0f17e558f3565bffb0c7dfb"),),
-}
-
-
-def how_to_get(name: str, root: Path) -> str:
+def how_to_get(remotes: Sequence[Remote], root: Path) -> str:
     """Which file to put where, for those who fetch by hand."""
-    remotes = PUBLISHED[name]
     place = root / remotes[0].folder
     files = ", ".join(remote.url for remote in remotes)
     return f"fetched by itself where there is a network; otherwise put {files} into {place}"
 
 
-def download(name: str, root: Path, *, base_url: str | None = None, progress: Progress | None = None) -> None:
+def download(
+    name: str, remotes: Sequence[Remote], root: Path, *, base_url: str | None = None, progress: Progress | None = None
+) -> None:
     """Fetch the files of a set that are not there yet into their places below `root`.
 
     `base_url` (or OSP_MIRROR) names another server that has the files under their own names.
     """
-    missing = [remote for remote in PUBLISHED[name] if not (root / remote.folder / remote.file).exists()]
+    missing = [remote for remote in remotes if not (root / remote.folder / remote.file).exists()]
     for remote in missing:
         try:
             fetch(remote, root / remote.folder, base_url=base_url, progress=progress)
@@ -81,7 +47,7 @@ def download(name: str, root: Path, *, base_url: str | None = None, progress: Pr
             raise UserError(
                 f"The data set {name!r} is not in {root}, and fetching it failed: {error} "
                 f"To add it by hand, put {names} (from {remote.url.rsplit('/', 1)[0]}/) into {root / remote.folder}, "
-                "or name the folder that has it with --data-dir or OSP_DATA."
+                "or name the folder that has it (data_dir, or OSP_DATA)."
             ) from None
 
 

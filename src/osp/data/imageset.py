@@ -2,9 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
+
+
+class PixelKey:
+    """A hash over pixels, fed piece by piece in order: the same whatever the pieces, and computed while decoding.
+
+    BLAKE2b, about a gigabyte per second: CIFAR-10's 150 MB take a sixth of a second, 20,000 images of 224x224 (3 GB)
+    three seconds, which decoding them takes many times over.
+    """
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=16)
+
+    def update(self, images: np.ndarray) -> None:
+        """Add uint8 images."""
+        step = max(1, (1 << 22) // max(1, images[:1].nbytes))  # a memory map is never read at once
+        for start in range(0, len(images), step):
+            self._hash.update(np.ascontiguousarray(images[start : start + step]).data)
+
+    def hexdigest(self) -> str:
+        """The hash of everything added."""
+        return self._hash.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -29,6 +52,10 @@ class ImageSet:
     """Where each image came from, for sets that are folders of files."""
     skipped: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Files left out because they could not be read, each with the reason."""
+    left_out: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Files left out because the same image is there elsewhere, each with where."""
+    pixels: str | None = field(default=None, repr=False)
+    """The images' `PixelKey` where it was computed while they were decoded."""
 
     def __len__(self) -> int:
         return len(self.images)
@@ -38,3 +65,16 @@ class ImageSet:
         """Channels, height, width."""
         _, channels, height, width = self.images.shape
         return channels, height, width
+
+    @cached_property
+    def content_key(self) -> str:
+        """32 hex digits over shape, pixels and labels: two sets with the same key hold the same images in one order."""
+        key = self.pixels
+        if key is None:
+            computed = PixelKey()
+            computed.update(self.images)
+            key = computed.hexdigest()
+        whole = hashlib.blake2b(repr((self.images.shape, key)).encode(), digest_size=16)
+        if self.labels is not None:
+            whole.update(np.ascontiguousarray(self.labels, dtype="<i8").data)
+        return whole.hexdigest()

@@ -1,14 +1,9 @@
-"""Checkpoints: one safetensors file each, with JSON in its header; nothing is ever unpickled.
-
-A file is written beside its final name, flushed to the disk and renamed, so that whatever happens the last good one
-stays.
-"""
+"""Checkpoints: one safetensors file each, with JSON and a checksum in its header; nothing is ever unpickled."""
 
 from __future__ import annotations
 
-import errno
+import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -18,35 +13,30 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from osp.errors import UserError
+from osp.files import write_bytes
 
-FORMAT = "osp checkpoint 1"
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a whole file or nothing: an error leaves what was there before."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with open(partial, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        kept = f" The earlier {path.name} is untouched." if path.exists() else ""
-        advice = " Free some space, then go on with --resume." if full else ""
-        raise UserError(f"Cannot write {path}: {error.strerror or error}.{kept}{advice}") from error
+FORMAT = "osp checkpoint 2"
 
 
-def save_checkpoint(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-    """Tensors and a JSON header, atomically."""
+def save_checkpoint(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any], earlier: Path | None = None) -> None:
+    """Tensors and a JSON header, atomically; what was there before is kept as `earlier` where that is named."""
     # Copies, because the format refuses tensors that share memory: tied weights are written twice.
     plain = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
     }
-    header = {"format": FORMAT, "meta": json.dumps(meta)}
-    write_bytes(path, save(plain, metadata=header))
+    text = json.dumps(meta)
+    content = save(plain, metadata={"format": FORMAT, "meta": text, "checksum": checksum(plain, text)})
+    write_bytes(path, content, earlier)
+
+
+def checksum(tensors: dict[str, Tensor], meta: str) -> str:
+    """Over names, shapes, types and bytes of all tensors, and the JSON."""
+    digest = hashlib.blake2b(meta.encode(), digest_size=16)
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        digest.update(f"{name}|{tuple(tensor.shape)}|{tensor.dtype}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")
+    return digest.hexdigest()
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -54,13 +44,19 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(str(path), framework="pt") as file:
             header = file.metadata() or {}
+            if not header.get("format", "").startswith("osp checkpoint"):
+                raise UserError(f"{path} is not a checkpoint of osp.")
+            if header["format"] != FORMAT:
+                raise UserError(f"{path} was made with another version of osp.")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-        if header.get("format") != FORMAT:
-            raise UserError(f"{path} is not a checkpoint of osp.")
+        if checksum(tensors, header["meta"]) != header.get("checksum"):
+            raise UserError(f"The checkpoint {path} is damaged: its checksum is wrong.")
         meta = json.loads(header["meta"])
+        if not isinstance(meta, dict):
+            raise ValueError("its header is no list of fields")
     except FileNotFoundError:
         raise UserError(f"There is no checkpoint {path}.") from None
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
+    except (SafetensorError, OSError, ValueError, KeyError, RecursionError) as error:
         raise UserError(f"The checkpoint {path} is damaged: {error}") from None
     return tensors, meta
 

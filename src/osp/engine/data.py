@@ -1,8 +1,7 @@
-"""Opening what a recipe names: the images, the split, the views."""
+"""Opening what a plan names: the images, the split, the views."""
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from osp.data.gather import Images, match
 from osp.data.imageset import ImageSet
 from osp.data.split import Split, SplitSpec, make_split
 from osp.errors import UserError
-from osp.recipe import Recipe
+from osp.recipe import Plan
 
 
 @dataclass(frozen=True)
@@ -40,21 +39,22 @@ class Data:
         return self.train.shape
 
 
-def open_data(recipe: Recipe, split: Split | None = None, progress: Any = None) -> Data:
-    """Load the sets of a resolved recipe and cut them, or take the split of an earlier start of the same run."""
-    check_folders(recipe)
-    train, test = load(recipe.data, recipe.data_dir, size=recipe.image_size, seed=recipe.seed, progress=progress)
+def open_data(plan: Plan, split: Split | None = None, progress: Any = None) -> Data:
+    """Load the sets of a plan and cut them, or take the split of an earlier start of the same run."""
+    train, test = load(plan.data, plan.data_dir, size=plan.image_size, seed=plan.seed, progress=progress)
     ood_train: ImageSet | None = None
     ood_test: ImageSet | None = None
-    if recipe.ood_data is not None:
+    if plan.ood_data is not None:
         side = train.shape[1]
-        ood_root = recipe.ood_dir or recipe.data_dir
-        ood_train, ood_test = load(recipe.ood_data, ood_root, size=side, seed=recipe.seed, progress=progress)
-    warn_of_loose_images(recipe, train)
+        ood_root = plan.ood_dir or plan.data_dir
+        ood_train, ood_test = load(plan.ood_data, ood_root, size=side, seed=plan.seed, progress=progress)
+    warn_of_loose_images(plan, train)
     if test is None:
-        raise UserError(f"{recipe.data} has no test images to report on; it can only serve as --ood-data.")
+        raise UserError(f"{plan.data} has no test images to report on; it can only serve as ood_data.")
     if split is None:
-        split = make_split(split_spec(recipe), train, test, ood_train, ood_test)
+        split = make_split(split_spec(plan), train, test, ood_train, ood_test)
+    else:
+        split.check(train, test, ood_train, ood_test)
     sets = [each for each in (train, test, ood_train, ood_test) if each is not None]
     named = {each.name: each.variant for each in sets if each.variant}
     return Data(
@@ -65,8 +65,8 @@ def open_data(recipe: Recipe, split: Split | None = None, progress: Any = None) 
         class_names=tuple(train.class_names[c] for c in split.id_classes),
         variant="; ".join(f"{name}: {variant}" for name, variant in named.items()) or None,
         skipped=sum(len(each.skipped) for each in sets),
-        truth=None if unsorted_images(recipe, train, split) else split.unlabeled_is_ood,
-        fingerprints={f"{number} {each.name}": fingerprint(each) for number, each in enumerate(sets)},
+        truth=None if unsorted_images(plan, train, split) else split.unlabeled_is_ood,
+        fingerprints={f"{number} {each.name}": each.content_key for number, each in enumerate(sets)},
     )
 
 
@@ -101,62 +101,35 @@ def random_data(shape: tuple[int, int, int], classes: int, pool: int, folder: Pa
     return Data(Images([known, mapped]), Images(known), split, source, names, None, 0, None, {})
 
 
-def unsorted_images(recipe: Recipe, train: ImageSet, split: Split) -> bool:
+def unsorted_images(plan: Plan, train: ImageSet, split: Split) -> bool:
     """Whether the pool has images of which nobody said whether they are ID: a pile, or loose ones beside classes."""
-    if recipe.ood_data is not None:
-        return recipe.ood_data == "pile"
+    if plan.ood_data is not None:
+        return plan.ood_data == "pile"
     return train.labels is not None and bool((train.labels[split.unlabeled] < 0).any())
 
 
-def warn_of_loose_images(recipe: Recipe, train: ImageSet) -> None:
+def warn_of_loose_images(plan: Plan, train: ImageSet) -> None:
     """Say how many images without a class stay unused because the pool's other images come from elsewhere."""
-    loose = 0 if train.labels is None or recipe.ood_data is None else int((train.labels < 0).sum())
+    loose = 0 if train.labels is None or plan.ood_data is None else int((train.labels < 0).sum())
     if loose:
         warnings.warn(
-            f"{loose} images of {recipe.data} lie in no class's folder and are left out, because --ood-data names "
+            f"{loose} images of {plan.data} lie in no class's folder and are left out, because ood_data names "
             "where other images come from.",
             stacklevel=2,
         )
 
 
-def check_folders(recipe: Recipe) -> None:
-    """Refuse a folder of the user's that would be its own OOD source, or of which it is not said what it holds."""
-    if recipe.ood_dir is not None and recipe.ood_data is None:
-        raise UserError(
-            f"--ood-dir {recipe.ood_dir}: say what is in it: --ood-data pile (unsorted images), or folder (classes)."
-        )
-    if recipe.ood_data == "pile" and recipe.ood_ratio is not None:
-        raise UserError(
-            f"--ood-ratio {recipe.ood_ratio:g}: nobody knows which share of a pile is OOD. Leave it out, and all "
-            "its images are used; --set ood_count=N takes N of them."
-        )
-    own = {"folder", "pile"}
-    if recipe.ood_data in own and (
-        recipe.ood_dir is None or (recipe.data in own and recipe.ood_dir == recipe.data_dir)
-    ):
-        raise UserError(f"--ood-data {recipe.ood_data}: name the folder of those images with --ood-dir.")
-
-
-def fingerprint(images: ImageSet) -> str:
-    """Of the number, order, names and labels of the images."""
-    names = [Path(file).parts[-2:] for file in images.files] if images.files else None
-    digest = hashlib.blake2b(repr((images.name, len(images), images.shape, names)).encode(), digest_size=16)
-    if images.labels is not None:
-        digest.update(images.labels.tobytes())
-    return digest.hexdigest()
-
-
-def split_spec(recipe: Recipe) -> SplitSpec:
-    """The split a resolved recipe asks for."""
-    assert recipe.labels_per_class is not None
+def split_spec(plan: Plan) -> SplitSpec:
+    """The split of a plan."""
     return SplitSpec(
-        id_classes=recipe.id_classes,
-        labels_per_class=recipe.labels_per_class,
-        unlabeled=recipe.unlabeled,
-        ood_ratio=recipe.ood_ratio,
-        ood_count=recipe.ood_count,
-        val_per_class=recipe.val_per_class or 0,
-        seed=recipe.seed,
+        id_classes=plan.id_classes,
+        labels_per_class=plan.labels_per_class,
+        unlabeled=plan.unlabeled,
+        ood_ratio=plan.ood_ratio,
+        ood_count=plan.ood_count,
+        val_per_class=plan.val_per_class,
+        seed=plan.seed,
+        id_count=plan.id_count,
     )
 
 

@@ -1,18 +1,29 @@
-"""What a run shows while it runs: a live line on a terminal, plain lines elsewhere."""
+"""What a run shows while it runs: a live bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live as Screen
+from rich.text import Text
+
+from osp.errors import printable
 
 PLAIN_SECONDS = 10.0
 """At most one plain line in this many seconds, evaluations aside."""
+PATIENCE = 2.0
+"""Seconds that loading may take before it is shown."""
+WINDOW = 60.0
+"""Seconds from whose speed the time left is estimated."""
+SHORTEST_BAR, LONGEST_BAR = 6, 40
 
 
 class Display(Protocol):
@@ -26,87 +37,170 @@ class Display(Protocol):
 
 
 class Silent:
-    """For use from Python."""
+    """Shows nothing."""
 
     def begin(self, total: int, done: int) -> None: ...
     def step(self, done: int, stage: str) -> None: ...
     def values(self, done: int, stage: str, values: Mapping[str, float]) -> None: ...
     def say(self, text: str) -> None: ...
     def end(self) -> None: ...
+    def loading(self, done: int, total: int, text: str) -> None:
+        """Called during anything that takes long before the first step: reading, decoding, fetching."""
 
 
-class Live:
-    """A bar with time left and, under it, the latest losses, activity and accuracy."""
+class Speed:
+    """Steps per second over the last minute, and the time that the rest will take."""
+
+    def __init__(self, total: int, done: int) -> None:
+        self.total = total
+        self._seen: deque[tuple[float, int]] = deque([(time.monotonic(), done)])
+
+    def left(self, done: int) -> float | None:
+        """Seconds, or None before there is anything to judge by."""
+        now = time.monotonic()
+        if now - self._seen[-1][0] >= 0.5:
+            self._seen.append((now, done))
+        while len(self._seen) > 2 and now - self._seen[0][0] > WINDOW:
+            self._seen.popleft()
+        then, before = self._seen[0]
+        if done <= before:
+            return 0.0 if done >= self.total else None
+        return (self.total - done) * (now - then) / (done - before)
+
+
+class Live(Silent):
+    """A bar with steps, time left and validation accuracy; under it the latest losses of the present stage."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self._latest: dict[str, float] = {}
-        self._bar = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("·"),
-            TimeRemainingColumn(compact=True),
-            TextColumn("left"),
-            TextColumn("[cyan]{task.fields[latest]}"),
-            console=console,
-            speed_estimate_period=60,
-        )
+        self._screen: Screen | None = None
+        self._opened = time.monotonic()
+        self._stage, self._done, self._speed = "", 0, Speed(0, 0)
+        self._terms: dict[str, float] = {}
+        self._measured: dict[str, float] = {}
+
+    def loading(self, done: int, total: int, text: str) -> None:
+        if time.monotonic() - self._opened > PATIENCE:
+            if text != self._stage:
+                self._start(text, total, done)
+            self._done = done
 
     def begin(self, total: int, done: int) -> None:
-        self._bar.start()
-        self._task = self._bar.add_task("start", total=total, completed=done, latest="")
+        self._start("start", total, done)
 
     def step(self, done: int, stage: str) -> None:
-        self._bar.update(self._task, completed=done, description=stage)
+        if stage != self._stage:
+            self._terms = {}  # those of the earlier stage say nothing about this one
+        self._done, self._stage = done, stage
 
     def values(self, done: int, stage: str, values: Mapping[str, float]) -> None:
-        self._latest.update(values)
-        self._bar.update(self._task, latest=brief(self._latest))
+        self.step(done, stage)
+        if "loss" in values:
+            self._terms = {"loss": values["loss"], **values}
+        else:
+            self._measured = dict(values)
 
     def say(self, text: str) -> None:
-        self._bar.console.print(text, highlight=False)
+        self.console.print(Text(printable(text, lines=True)), soft_wrap=True)
 
     def end(self) -> None:
-        self._bar.stop()
+        if self._screen is not None:
+            self._screen.stop()
+            self._screen = None
+
+    def _start(self, stage: str, total: int, done: int) -> None:
+        self._stage, self._done, self._speed = stage, done, Speed(total, done)
+        if self._screen is None:
+            self._screen = Screen(self, console=self.console, refresh_per_second=4)
+            self._screen.start()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Two lines, neither ever wider than the terminal: what does not fit is left out, the bar's line last."""
+        width, dot = options.max_width - 1, dot_of(console.encoding)
+        total = self._speed.total
+        numbers = [f"{self._done:,}/{total:,}"]
+        if (left := self._speed.left(self._done)) is not None:
+            numbers.append(f"{duration(left)} left")
+        if (accuracy := self._measured.get("val_accuracy")) is not None:
+            numbers.append(f"val {accuracy:.1f} %")
+        right = dot.join(numbers)
+        room = width - cell_len(right) - 2
+        name = Text(printable(self._stage), "bold")
+        name.truncate(max(room - SHORTEST_BAR, 0), overflow="ellipsis")
+        bar = min(room - cell_len(name.plain), LONGEST_BAR)
+        yield from name.render(console, end=" ")
+        if bar > 1:
+            full, rest = ("#", "-") if options.ascii_only else ("━", "─")
+            filled = min(bar * self._done // max(total, 1), bar)
+            yield from Text.assemble((full * filled, "green"), (rest * (bar - filled), "dim")).render(console, end=" ")
+        line = Text(right)
+        line.truncate(max(width - cell_len(name.plain) - 1, 1), overflow="ellipsis")
+        yield from line.render(console, end="\n")
+        others = {key: value for key, value in self._measured.items() if key != "val_accuracy"}
+        terms = Text(brief(self._terms | others, dot), "cyan")
+        terms.truncate(max(width, 1), overflow="ellipsis")
+        yield from terms.render(console)
 
 
-class Plain:
+class Plain(Silent):
     """Lines for logs and pipes."""
 
     def __init__(self) -> None:
         self._last = 0.0
+        self._opened = self._loaded = time.monotonic()
+
+    def loading(self, done: int, total: int, text: str) -> None:
+        now = time.monotonic()
+        if now - self._opened > PATIENCE and (now - self._loaded > PLAIN_SECONDS or self._loaded == self._opened):
+            self._loaded = now
+            self.say(f"{text}: {done:,}/{total:,}")
 
     def begin(self, total: int, done: int) -> None:
-        self._total, self._first, self._started = total, done, time.monotonic()
-
-    def step(self, done: int, stage: str) -> None:
-        pass
+        self._total, self._speed = total, Speed(total, done)
 
     def values(self, done: int, stage: str, values: Mapping[str, float]) -> None:
         now = time.monotonic()
         if now - self._last < PLAIN_SECONDS and "val_accuracy" not in values and done < self._total:
             return
         self._last = now
-        rate = (done - self._first) / max(now - self._started, 1e-9)
-        left = (self._total - done) / rate if rate > 0 else 0.0
-        self.say(f"{stage} {done}/{self._total} · {duration(left)} left · {brief(values)}")
+        left = self._speed.left(done)
+        dot = dot_of(getattr(sys.stderr, "encoding", None))
+        rest = "" if left is None else f"{duration(left)} left{dot}"
+        self.say(f"{stage} {done}/{self._total}{dot}{rest}{brief(values, dot)}")
 
     def say(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        pass
+        with contextlib.suppress(OSError, ValueError):  # a full or closed log is no reason to lose a training
+            print(printable(text, lines=True), file=sys.stderr, flush=True)
 
 
-def display_for_terminal() -> Display:
-    console = Console(stderr=True)
-    return Live(console) if console.is_terminal else Plain()
+@contextmanager
+def shown(progress: bool = True) -> Iterator[Silent]:
+    """A display that fits standard error, with `loading` beside what the loop needs; ended whatever happens.
+
+    with shown(progress) as display:
+        engine.train(..., display=display, loading=display.loading)
+    """
+    display = display_for_terminal() if progress else Silent()
+    try:
+        yield display
+    finally:
+        display.end()
 
 
-def brief(values: Mapping[str, float]) -> str:
-    """`loss 0.412 · val_accuracy 98.3`."""
-    return " · ".join(f"{name} {value:.4g}" for name, value in values.items())
+def display_for_terminal() -> Silent:
+    """A live bar where standard error is a terminal, plain lines where it is a file or a pipe."""
+    console = Console(stderr=True, markup=False, emoji=False, highlight=False)
+    return Live(console) if console.is_terminal and not console.is_dumb_terminal else Plain()
+
+
+def dot_of(encoding: str | None) -> str:
+    """The separator between values, in an alphabet that the stream has."""
+    return " · " if (encoding or "").lower().startswith("utf") else " | "
+
+
+def brief(values: Mapping[str, float], dot: str = " · ") -> str:
+    """`loss 0.412 · pool_auroc 98.3`."""
+    return dot.join(f"{printable(name)} {value:.4g}" for name, value in values.items())
 
 
 def duration(seconds: float) -> str:
@@ -119,34 +213,3 @@ def duration(seconds: float) -> str:
         return f"{whole} s"
     hours, rest = divmod(whole, 3600)
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
-
-
-@contextmanager
-def loading_bar() -> Iterator[object]:
-    """A callback `(done, total, text)` that draws a bar once something takes longer than two seconds."""
-    console = Console(stderr=True)
-    bar = Progress(TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), console=console)
-    tasks: dict[str, object] = {}
-    started = time.monotonic()
-    printed = 0.0
-
-    def callback(done: int, total: int, text: str) -> None:
-        nonlocal printed
-        now = time.monotonic()
-        if now - started < 2 and text not in tasks:
-            return
-        if console.is_terminal:
-            if not tasks:
-                bar.start()
-            if text not in tasks:
-                tasks[text] = bar.add_task(text, total=total)
-            bar.update(tasks[text], completed=done, total=total)  # type: ignore[arg-type]
-        elif now - printed > PLAIN_SECONDS:
-            printed = now
-            print(f"{text}: {done}/{total}", file=sys.stderr, flush=True)
-
-    try:
-        yield callback
-    finally:
-        if tasks:
-            bar.stop()

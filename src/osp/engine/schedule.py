@@ -89,4 +89,5 @@ class Timetable:
 
 def refreshes(step: Step) -> bool:
     """Whether the stage's refresh falls on this step: at k · share · length, rounded, for k = 0, 1, 2, ..."""
-    return bool(step.stage.refresh) and step.falls_on(step.stage.refresh)
+    share = step.stage.refresh
+    return share is not None and share > 0 and step.falls_on(share)

@@ -1,11 +1,11 @@
-"""`osp.train`: from a recipe to a finished run folder."""
+"""`osp.train`: from a recipe to a finished run folder. Read `train` from top to bottom."""
 
 from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,31 +14,32 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from osp.data.augment import Augmenter
-from osp.data.split import Split
+from osp.data.gather import Images
+from osp.data.pixel_views import PixelViews
+from osp.data.split import Split, spec_for
+from osp.data.views import Augmenter
+from osp.engine.batches import Feed
 from osp.engine.data import Data, open_data
-from osp.engine.devices import open_fabric
-from osp.engine.feed import Feed
-from osp.engine.folder import RunFolder
+from osp.engine.devices import check_device, open_fabric, process_settings
 from osp.engine.loop import Loop
 from osp.engine.progress import Display, Silent
+from osp.engine.records import Records
+from osp.engine.state import has_checkpoint, resume_run
 from osp.errors import UserError
-from osp.evaluate.metrics import accuracy, detection, interclass_variance, mean_angle, partition_quality
-from osp.methods.base import Method, Outputs, Task
+from osp.evaluate.predictions import Predictions
+from osp.evaluate.result import measure
+from osp.files import write_arrays, write_text
+from osp.methods.base import Method, Task
 from osp.methods.registry import get
-from osp.nets import batchnorm_momentum, build_network, set_batchnorm_momentum
+from osp.nets import build_network, check_name, set_batchnorm_momentum
+from osp.predictor import Predictor, load, save_predictor
 from osp.randomness import key_to_seed
-from osp.recipe import Recipe, explain
+from osp.recipe import Plan, Recipe, explain, make_plan
+from osp.recipe.plan import CUSTOM, SPLIT_FIELDS, absolute, file_content
+from osp.runs.folder import RunFolder
 
 if TYPE_CHECKING:
-    from osp.model import Model
-
-CPU_GROUP = 128
-"""Images a pass on a CPU: larger ones leave its caches."""
-
-Draw = Callable[[RunFolder, Data, np.ndarray, dict[str, Any], list[dict[str, Any]]], None]
-"""Draws the run's picture from its folder, data, OOD scores of the pool, result and metrics. Handed in by the door:
-pictures belong to the report, which the engine does not know."""
+    from lightning_fabric import Fabric
 
 
 @dataclass(frozen=True)
@@ -47,15 +48,18 @@ class Run:
 
     path: Path
     result: dict[str, Any]
-    _model: list[Model] = field(default_factory=list, repr=False)
+    plan: Plan = field(repr=False)
+    data: Data | None = field(default=None, repr=False)
+    """What it was trained on; None where the run was finished before."""
+    network: nn.Module | None = field(default=None, repr=False)
+    _model: list[Predictor] = field(default_factory=list, repr=False)
 
     @property
-    def model(self) -> Model:
+    def model(self) -> Predictor:
         """The trained model (loaded from the run folder when first asked for)."""
         if not self._model:
-            from osp.model import load
-
-            self._model.append(load(self.path))
+            method = self.plan.method if self.plan.method_content is not None else None
+            self._model.append(load(self.path, network=copy.deepcopy(self.network), method=method))
         return self._model[0]
 
 
@@ -67,91 +71,101 @@ def train(
     network: nn.Module | None = None,
     display: Display | None = None,
     loading: Any = None,
-    draw: Draw | None = None,
 ) -> Run:
     """Train what the recipe describes, in the folder `out` (by default runs/<data>-<method>-...).
 
     `resume=True` continues the run in that folder; a finished one is returned as it is. `network` replaces the
-    recipe's network by a copy of a torch module of your own that turns images into feature vectors. `draw` makes the
-    picture of the result.
+    recipe's network by a copy of a torch module of your own that turns images into feature vectors.
     """
-    recipe = recipe.resolved()
-    if network is not None:
-        recipe = recipe.changed(network="custom")
-    folder = RunFolder(Path(out).expanduser() if out is not None else default_folder(recipe))
     display = display or Silent()
-    split: Split | None = None
+    folder = RunFolder(folder_for(recipe, out))
     if resume:
-        recipe = continued(folder, recipe)
-        finished = folder.read_result()
-        if finished is not None:
+        plan = stored_plan(folder, recipe)
+        if (finished := folder.read_result()) is not None:
             display.say(f"The run in {folder.path} is finished.")
-            return Run(folder.path, finished)
-        split = Split.load(folder.split) if folder.split.exists() else None
+            return Run(folder.path, finished, plan, None, network)
     else:
         folder.check_free()
+        plan = make_plan(recipe, custom_network=network is not None, progress=loading)
+    check_device(plan.device, plan.precision)
+    with process_settings(plan):
+        return run_plan(plan, recipe, folder, resume, network, display, loading)
 
-    fabric = open_fabric(recipe)
-    data = open_data(recipe, split, loading)
-    loop = build_loop(recipe, data, folder, fabric, display, network)
-    if not folder.checkpoints.exists():
-        folder.create(recipe)
-    folder.lock()
-    try:
-        if split is None:
-            save_split(data.split, folder)
+
+def run_plan(
+    plan: Plan,
+    recipe: Recipe,
+    folder: RunFolder,
+    resume: bool,
+    network: nn.Module | None,
+    display: Display,
+    loading: Any = None,
+) -> Run:
+    """Carry out a plan in its folder."""
+    fabric = open_fabric(plan)
+    split = Split.load(folder.split) if resume and folder.split.exists() else None
+    data = open_data(plan, split, loading)
+    records = Records(folder, display)
+    loop = build_loop(plan, data, folder, fabric, records, network)
+    with folder.owned():
+        if not resume:
+            folder.check_free()  # somebody else may have begun here while the data were read
+            write_text(folder.plan, plan.dump())
+        elif (finished := folder.read_result()) is not None:
+            return Run(folder.path, finished, plan, None, network)
+        if not folder.recipe.exists():
+            write_text(folder.recipe, Recipe(**plan.recipe).dump())
+        if plan.tensorboard:
+            loop.records = Records(folder, display, tensorboard=True)
+        if not folder.split.exists():
+            data.split.save(folder.split)
         folder.check_data(data.fingerprints)
-        if resume and folder.last.exists():
-            loop.resume()
-            display.say(f"Going on at step {loop.done} of {recipe.steps}.")
+        if has_checkpoint(folder):
+            resume_run(loop)
+            display.say(f"Going on at step {loop.at.done} of {plan.steps}.")
         else:
             folder.rewind_metrics(0)  # of a run that was stopped before its first checkpoint
         loop.run()
-        result = finish(loop, data, draw)
-    finally:
-        folder.unlock()
-    return Run(folder.path, result)
+        result = finish(loop, data)
+    return Run(folder.path, result, plan, data, network)
 
 
-def save_split(split: Split, folder: RunFolder) -> None:
-    try:
-        split.save(folder.split)
-    except OSError as error:
-        raise UserError(f"Cannot write {folder.split}: {error.strerror or error}.") from error
+def folder_for(recipe: Recipe, out: str | Path | None = None) -> Path:
+    """`out`, or a name such as runs/mnist-fixmatch-r0.6-s0."""
+    if out is not None:
+        return Path(absolute(str(out)) or "")
+    data, seed = recipe.data or "digits", recipe.seed or 0
+    given = {key: getattr(recipe, key) for key in SPLIT_FIELDS}
+    ratio = spec_for(data, recipe.ood_data, seed=seed, **given).ood_ratio
+    parts = [data, recipe.ood_data, Path(recipe.method or "osp").stem, None if ratio is None else f"r{ratio:g}"]
+    return Path("runs") / "-".join([*(part for part in parts if part), f"s{seed}"])
 
 
-def default_folder(recipe: Recipe) -> Path:
-    """runs/mnist-fixmatch-r0.6-s0"""
-    method = Path(recipe.method).stem
-    ratio = "" if recipe.ood_ratio is None else f"-r{recipe.ood_ratio:g}"
-    other = "" if recipe.ood_data is None else f"-{recipe.ood_data}"
-    return Path("runs") / f"{recipe.data}{other}-{method}{ratio}-s{recipe.seed}"
-
-
-def continued(folder: RunFolder, recipe: Recipe) -> Recipe:
-    """The stored recipe, if `recipe` agrees with it; where they differ, the fields are named."""
-    if not folder.recipe.exists():
-        raise UserError(f"There is no run in {folder.path} to resume (no recipe.yaml).")
-    stored = Recipe.read(folder.recipe)
-    free = {"device", "threads", "data_dir", "ood_dir", "tensorboard"}  # where and how, not what
-    differing = [
-        f"{key} is {mine!r} there, {yours!r} here"
-        for key, mine in stored.model_dump(mode="json").items()
-        if key not in free and mine != (yours := recipe.model_dump(mode="json")[key])
-    ]
-    if differing:
+def stored_plan(folder: RunFolder, recipe: Recipe) -> Plan:
+    """The plan in the folder, if the recipe asks for nothing else; where it does, the fields are named."""
+    if not folder.begun():
+        made = folder.recipe.exists() or folder.result.exists()
+        why = "it has no plan.yaml: another version made it" if made else "no plan.yaml"
+        raise UserError(f"There is no run in {folder.path} to resume ({why}).")
+    plan = Plan.read(folder.plan)
+    if differing := plan.differences(recipe):
         raise UserError(
             f"The run in {folder.path} was started with other options:\n  "
             + "\n  ".join(differing)
             + "\nResume it without changing them, or start a new run with another --out."
         )
-    return recipe
+    plan = plan.moved(recipe)
+    if plan.method_content is not None and recipe.method is None:
+        raise UserError(f"This run was trained by the method file {plan.method}. If you trust it, name it: method=...")
+    if plan.method_content is not None and file_content(plan.method) != plan.method_content:
+        raise UserError(f"The method file {plan.method} has changed since the run in {folder.path} began.")
+    return plan
 
 
 def build_loop(
-    recipe: Recipe, data: Data, folder: RunFolder, fabric: Any, display: Display, network: nn.Module | None
+    plan: Plan, data: Data, folder: RunFolder, fabric: Fabric, records: Records, network: nn.Module | None
 ) -> Loop:
-    """Method, views and loop for a resolved recipe and its data."""
+    """Method, views and loop for a plan and its data."""
     split = data.split
     task = Task(
         num_classes=len(split.id_classes),
@@ -159,141 +173,125 @@ def build_loop(
         num_labeled=len(split.labeled),
         num_unlabeled=len(split.unlabeled),
         num_val=len(split.val),
-        steps=recipe.steps or 1,
+        steps=plan.steps,
     )
-    assert recipe.steps is not None
-    momentum = recipe.bn_momentum or batchnorm_momentum(recipe.steps)
 
     def fresh(key: str) -> Method:
         """The method with initial weights, which depend on the seed and the key alone."""
-        torch.manual_seed(key_to_seed(recipe.seed, "weights", key))
-        method = build_method(recipe, task, copy.deepcopy(network))
-        set_batchnorm_momentum(method, momentum)
+        torch.manual_seed(key_to_seed(plan.seed, "weights", key))
+        method = build_method(plan, task, copy.deepcopy(network))
+        set_batchnorm_momentum(method, plan.bn_momentum)
         return method.to(fabric.device)
 
     method = fresh("start")
-    augmenter = Augmenter(
-        data.shape, data.source.mean, data.source.std, mirror=data.source.mirror, cutout=data.source.cutout
-    )
-    feed = Feed(data.train, split, augmenter, recipe.seed, fabric.device)
-    if recipe.channels_last:
+    feed = Feed(pixel_views(data.train, data, plan, fabric.device), split, plan.seed, fabric.device)
+    if plan.channels_last:
         method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        feed.memory_format = torch.channels_last
-    method.net.group = encoder_group(recipe, fabric.device)
-    if recipe.compile:
+    method.net.group = plan.group or None
+    if plan.compile:
         method.net.encoder.compile()
-    model = {
-        "task": asdict(task),
-        "class_names": list(data.class_names),
-        "mean": list(data.source.mean),
-        "std": list(data.source.std),
-    }
-    return Loop(recipe, method, fresh, feed, data.truth, folder, fabric, display, model)
+
+    moments = normalization(plan, data)
+
+    def save_best(scores: dict[str, np.ndarray]) -> None:
+        save_predictor(folder.best, loop.evaluation, scores, plan, data.class_names, *moments)
+
+    loop = Loop(plan, method, fresh, feed, data.truth, folder, fabric, records, save_best)
+    return loop
 
 
-def encoder_group(recipe: Recipe, device: torch.device) -> int | None:
-    """Images a pass through the encoder in training: what the recipe says, else by the device (docs/speed.md)."""
-    if recipe.group is not None:
-        return recipe.group or None
-    return CPU_GROUP if device.type == "cpu" else None
+def normalization(plan: Plan, data: Data) -> tuple[Sequence[float], Sequence[float]]:
+    """Mean and standard deviation of the pixels: the network's own, where it has them, else the data set's."""
+    spec = None if plan.network == CUSTOM else check_name(plan.network)
+    if spec is not None and spec.mean is not None and spec.std is not None:
+        return spec.mean, spec.std
+    return data.source.mean, data.source.std
 
 
-def build_method(recipe: Recipe, task: Task, network: nn.Module | None = None) -> Method:
-    """The method of a resolved recipe on its network."""
-    kind = get(recipe.method)
-    if recipe.network == "custom" and network is None:
+def pixel_views(images: Images, data: Data, plan: Plan, device: torch.device) -> PixelViews:
+    """The views of these images, as the set's kind allows and the network wants them."""
+    mean, std = normalization(plan, data)
+    augmenter = Augmenter(data.shape, mean, std, mirror=data.source.mirror, cutout=data.source.cutout)
+    return PixelViews(images, augmenter, device, channels_last=plan.channels_last)
+
+
+def build_method(plan: Plan, task: Task, network: nn.Module | None = None) -> Method:
+    """The method of a plan on its network."""
+    kind = get(plan.method)
+    if plan.network == CUSTOM and network is None:
         raise UserError("This run has a network of your own: give the module again (network=...).")
-    assert recipe.network is not None
-    net = build_network(network if network is not None else recipe.network, task.shape, task.num_classes)
+    net = build_network(network if network is not None else plan.network, task.shape, task.num_classes)
     try:
-        options = kind.Options(**recipe.options)
+        options = kind.Options(**plan.options)
     except ValidationError as error:  # of a run that another version made
         raise UserError(explain(error, kind.Options, f"options of {kind.name}")) from None
     return kind(options, net, task)
 
 
-def finish(loop: Loop, data: Data, draw: Draw | None = None) -> dict[str, Any]:
-    """Test once, write the reported model, the result and its picture."""
+def finish(loop: Loop, data: Data) -> dict[str, Any]:
+    """Test once, write the reported model, the predictions and, last of all, the result."""
     started = time.monotonic()
-    split, method, recipe = data.split, loop.method, loop.recipe
-    loop.fit_score()
-    pool_scores = loop.scores(split.unlabeled)
-    validation = loop.outputs(split.val if len(split.val) else split.labeled)
-    test_feed = Feed(data.test, split, loop.feed.augmenter, recipe.seed, loop.feed.device)
-    test_feed.memory_format = loop.feed.memory_format
-    test, test_ood = (loop.outputs(index, test_feed) for index in (split.test, split.test_ood))
-    threshold = loop.save_model(loop.folder.last, validation)
+    predictions = predict_everything(loop, data)
+    known = predictions.groups["validation"] if len(predictions.groups["validation"]) else predictions.groups["labeled"]
+    moments = normalization(loop.plan, data)
+    save_predictor(loop.folder.model, loop.evaluation, known.scores, loop.plan, data.class_names, *moments)
+    write_arrays(loop.folder.predictions, predictions.arrays())
+    for name, arrays in loop.method.artifacts().items():
+        path = loop.folder.path / f"{name}.npz"
+        write_arrays(path, {key: tensor.cpu().numpy() for key, tensor in arrays.items()})
+    found = measure(predictions, data.truth)
+    test = predictions.groups["test"]
     result = {
-        **describe(recipe, data),
-        "steps": loop.done,
-        "images_seen": loop.images_seen,
-        "seconds": round(loop.seconds + time.monotonic() - started, 2),
-        **measure(test, split.test_targets, test_ood, pool_scores, data.truth, method),
-        "val_accuracy": round(accuracy(validation.logits, split.val_targets) or 0.0, 4) if len(split.val) else None,
-        "threshold": threshold,
-        "warnings": loop.warnings + idle_warnings(loop) + data_warnings(data) + chance_warnings(test, loop.done),
+        **describe(loop.plan, data),
+        "steps": loop.at.done,
+        "images_seen": loop.at.images_seen,
+        "seconds": round(loop.at.seconds + time.monotonic() - started, 2),
+        **found,
+        "versions": loop.plan.versions,
+        "identity": loop.plan.identity(),
+        "warnings": loop.at.warnings
+        + idle_warnings(loop)
+        + data_warnings(data)
+        + chance_warnings(test.predicted, loop.at.done),
     }
-    if draw is not None:
-        draw(loop.folder, data, pool_scores, result, loop.folder.read_metrics())
     loop.folder.write_result(result)
+    loop.folder.forget_previous()
     return result
 
 
-def describe(recipe: Recipe, data: Data) -> dict[str, Any]:
-    """What was run, in the words of the recipe; where that gives no OOD ratio, the split's own, if anybody knows it."""
-    ratio = recipe.ood_ratio
+def predict_everything(loop: Loop, data: Data) -> Predictions:
+    """One look at all images with the reported weights: the only time test images are seen."""
+    split, evaluation = data.split, loop.evaluation
+    evaluation.fit()
+    views = pixel_views(data.test, data, loop.plan, loop.feed.device)
+    test_feed = Feed(views, split, loop.plan.seed, loop.feed.device)
+    groups = {
+        "test": evaluation.group(split.test, split.test_targets, test_feed),
+        "test_ood": evaluation.group(split.test_ood, None, test_feed),
+        "validation": evaluation.group(split.val, split.val_targets),
+        "labeled": evaluation.group(split.labeled, split.labeled_targets),
+    }
+    return evaluation.predictions(groups, evaluation.pool())
+
+
+def describe(plan: Plan, data: Data) -> dict[str, Any]:
+    """What was run, in the words of the plan; where that gives no OOD ratio, the split's own, if anybody knows it."""
+    ratio = plan.ood_ratio
     if ratio is None and data.truth is not None:
         ratio = float(data.truth.mean()) if len(data.truth) else 0.0
     return {
-        "method": Path(recipe.method).stem,
-        "dataset": recipe.data,
-        "ood_data": recipe.ood_data,
+        "method": plan.method_name,
+        "dataset": plan.data,
+        "ood_data": plan.ood_data,
         "data_variant": data.variant,
         "ood_ratio": ratio,
-        "labels_per_class": recipe.labels_per_class,
+        "labels_per_class": plan.labels_per_class,
         "unlabeled": len(data.split.unlabeled),
-        "network": recipe.network,
-        "preset": recipe.preset,
-        "scale": recipe.scale,
-        "seed": recipe.seed,
+        "network": plan.network,
+        "preset": plan.preset,
+        "scale": plan.scale,
+        "seed": plan.seed,
     }
-
-
-def measure(
-    test: Outputs,
-    targets: np.ndarray,
-    test_ood: Outputs,
-    pool_scores: np.ndarray,
-    truth: np.ndarray | None,
-    method: Method,
-) -> dict[str, float | None]:
-    """The numbers of `result.json`; null where there is nothing to measure, never NaN."""
-    found = detection(test.ood_score, test_ood.ood_score)
-    softmax_scores = [1 - softmax_max(each.logits) for each in (test, test_ood)]
-    numbers = {
-        "accuracy": accuracy(test.logits, targets),
-        "auroc": found["auroc"],
-        "msp_auroc": detection(*softmax_scores)["auroc"],
-        "pool_auroc": None,
-        "aupr_id": found["aupr_id"],
-        "aupr_ood": found["aupr_ood"],
-        "fpr95": found["fpr95"],
-        "purity": None,
-        "recall": None,
-        "angle": mean_angle(test.features, test_ood.features),
-        "interclass_variance": interclass_variance(test.features, targets),
-    }
-    if truth is not None:
-        numbers["pool_auroc"] = detection(pool_scores[~truth], pool_scores[truth])["auroc"]
-        kept = method.kept()
-        if kept is not None:
-            numbers |= partition_quality(kept.cpu().numpy(), truth)
-    return {key: None if value is None or not np.isfinite(value) else round(value, 4) for key, value in numbers.items()}
-
-
-def softmax_max(logits: np.ndarray) -> np.ndarray:
-    values: np.ndarray = torch.from_numpy(logits).softmax(dim=1).amax(dim=1).numpy()
-    return values
 
 
 IDLE = 1e-3
@@ -302,7 +300,7 @@ IDLE = 1e-3
 
 def idle_warnings(loop: Loop) -> list[str]:
     """A mechanism that hardly ever acted, or was never reported, is named."""
-    means = {name: float(total) / loop.activity.counts[name] for name, total in loop.activity.sums.items()}
+    means = {name: float(total) / loop.at.activity.counts[name] for name, total in loop.at.activity.sums.items()}
     return [
         f"{loop.method.name}: {name} was {means.get(name, 0):.2g} on average; the method's mechanism was idle"
         for name in loop.method.mechanism
@@ -310,9 +308,9 @@ def idle_warnings(loop: Loop) -> list[str]:
     ]
 
 
-def chance_warnings(test: Outputs, steps: int) -> list[str]:
+def chance_warnings(predicted: np.ndarray, steps: int) -> list[str]:
     """A network that names one class for every image has learned nothing, whatever its losses say."""
-    if steps >= 100 and len(np.unique(test.logits.argmax(axis=1))) == 1:
+    if steps >= 100 and len(np.unique(predicted)) == 1:
         return ["the network gives every test image the same class; try a smaller learning rate or another seed"]
     return []
 

@@ -2,12 +2,107 @@
 
 from __future__ import annotations
 
+import math
+from statistics import NormalDist
+
 import numpy as np
 
 
 def accuracy(logits: np.ndarray, targets: np.ndarray) -> float | None:
     """Percent of images whose largest logit is their class; None without images."""
     return float((logits.argmax(axis=1) == targets).mean() * 100) if len(targets) else None
+
+
+def with_none(logits: np.ndarray, scores: np.ndarray, threshold: float) -> np.ndarray:
+    """The predicted class of each image, K (none of them) where its OOD score lies above the threshold."""
+    classes: np.ndarray = np.where(scores > threshold, logits.shape[1], logits.argmax(axis=1))
+    return classes
+
+
+def confusion_matrix(targets: np.ndarray, predicted: np.ndarray, num_classes: int) -> np.ndarray:
+    """How many images of each class (row) were taken for each class (column).
+
+    >>> confusion_matrix(np.array([0, 0, 1]), np.array([0, 1, 1]), 2).tolist()
+    [[1, 1], [0, 1]]
+    """
+    cells = np.bincount(targets.astype(np.int64) * num_classes + predicted, minlength=num_classes**2)
+    return cells.reshape(num_classes, num_classes)
+
+
+def open_confusion_matrix(
+    logits: np.ndarray,
+    scores: np.ndarray,
+    targets: np.ndarray,
+    ood_logits: np.ndarray,
+    ood_scores: np.ndarray,
+    threshold: float,
+) -> np.ndarray:
+    """The confusion matrix of K classes and "none of them", which is the last row (OOD images) and the last column."""
+    none = logits.shape[1]
+    truth = np.concatenate([targets, np.full(len(ood_scores), none)])
+    predicted = np.concatenate([with_none(logits, scores, threshold), with_none(ood_logits, ood_scores, threshold)])
+    return confusion_matrix(truth, predicted, none + 1)
+
+
+def per_class_accuracy(matrix: np.ndarray) -> list[float | None]:
+    """Percent of each class's images that were taken for it; None for a class without images.
+
+    >>> per_class_accuracy(np.array([[3, 1, 0], [0, 2, 0], [0, 0, 0]]))
+    [75.0, 100.0, None]
+    """
+    totals = matrix.sum(axis=1)
+    return [
+        float(100 * right / total) if total else None for right, total in zip(np.diagonal(matrix), totals, strict=True)
+    ]
+
+
+def balanced_accuracy(matrix: np.ndarray) -> float | None:
+    """Mean of the accuracies of the classes that have images; None without images.
+
+    Of an `open_confusion_matrix` it is the K+1-way balanced accuracy of the open-set papers (IOMatch): the mean of the
+    recalls of K classes and "none of them".
+    """
+    found = [each for each in per_class_accuracy(matrix) if each is not None]
+    return float(np.mean(found)) if found else None
+
+
+def open_balanced_accuracy(matrix: np.ndarray) -> float | None:
+    """The K+1-way balanced accuracy of an `open_confusion_matrix`; None where ID or OOD images are missing.
+
+    >>> open_balanced_accuracy(np.array([[3, 0, 1], [0, 2, 0], [5, 0, 5]]))  # 75, 100 and 50 percent
+    75.0
+    """
+    return balanced_accuracy(matrix) if matrix[:-1].any() and matrix[-1].any() else None
+
+
+def expected_calibration_error(logits: np.ndarray, targets: np.ndarray, bins: int = 15) -> float | None:
+    """Σ_b (n_b / n) |accuracy_b - confidence_b|, in percent points; None without images.
+
+    Images are sorted by their largest probability into bins of equal width, (0, 1/15] and so on (Guo et al. 2017).
+    """
+    if not len(targets):
+        return None
+    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    confidence = 1 / np.exp(shifted).sum(axis=1)  # of the largest logit, which is now 0
+    right = logits.argmax(axis=1) == targets
+    members = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
+    gaps = np.bincount(members, weights=right - confidence, minlength=bins)
+    return float(np.abs(gaps).sum() / len(targets) * 100)
+
+
+def wilson_interval(percent: float, images: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Wilson's interval for a share of so many images, such as an accuracy; all in percent. Of none: 0 to 100.
+
+    >>> [round(bound, 2) for bound in wilson_interval(80.0, 100)]
+    [71.12, 86.66]
+    """
+    if not images:
+        return 0.0, 100.0
+    share, z = percent / 100, NormalDist().inv_cdf((1 + confidence) / 2)
+    middle = share + z * z / (2 * images)
+    reach = z * math.sqrt(share * (1 - share) / images + (z / (2 * images)) ** 2)
+    low, high = ((middle + side * reach) / (1 + z * z / images) for side in (-1, 1))
+    return 100 * max(low, 0.0), 100 * min(high, 1.0)
 
 
 def detection(id_scores: np.ndarray, ood_scores: np.ndarray) -> dict[str, float | None]:

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
-import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from torch import Tensor, nn
 
+from osp import scores
+from osp.errors import UserError
 from osp.nets import Network
-from osp.parts.scores import max_softmax_score, post_hoc_score
 from osp.randomness import generator
 
 Part = Literal["labeled", "unlabeled", "joint", "val"]
@@ -34,7 +34,7 @@ class Task:
 
     num_classes: int
     shape: tuple[int, ...]
-    """C×H×W of images, or (D,) of stored features."""
+    """Channels, height and width of an image, or (D,) for stored features; what needs pixels asks for three."""
     num_labeled: int
     num_unlabeled: int
     num_val: int
@@ -215,9 +215,15 @@ class Options(BaseModel):
     warmup: float = Field(0.05, ge=0, lt=1, description="share of each stage over which the learning rate rises")
     clip: float | None = Field(5.0, gt=0, description="largest norm of the gradient of a step")
     ema: float | None = Field(None, gt=0, lt=1, description="decay of the averaged weights used for testing")
-    score: Literal["own", "softmax", "logit", "energy", "knn", "mahalanobis"] = Field(
-        "own", description="OOD score that is reported: the method's own, or one from its features and logits"
-    )
+    score: str = Field("own", description="OOD score that is reported: the method's own, or one that any network has")
+
+    @field_validator("score")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        try:
+            return scores.check(value)
+        except UserError as error:
+            raise ValueError(str(error).rstrip(".")) from None
 
 
 UNPUBLISHED: dict[str, Any] = {"warmup": 0.0, "clip": None}
@@ -283,8 +289,8 @@ class Method(nn.Module):
         self.net = network
         self.task = task
         self.logged: dict[str, Tensor] = {}
-        own = options.score == "own"
-        self.post_hoc = None if own else post_hoc_score(options.score, network.feature_dim, task.num_classes)
+        self.own_score: scores.Score = scores.build("softmax", network.feature_dim, task.num_classes)
+        """The method's own OOD score; `use_score` puts another in its place."""
 
     # What the method declares
 
@@ -343,22 +349,28 @@ class Method(nn.Module):
         """Which unlabelled rows the method currently takes for ID (boolean), where it partitions the pool."""
         return None
 
+    def use_score(self, score: scores.Score) -> None:
+        """Make this the method's own OOD score. Its parameters come after those that the method has so far."""
+        del self.own_score
+        self.own_score = score
+
+    def artifacts(self) -> dict[str, dict[str, Tensor]]:
+        """What a finished run keeps of the method besides its model: each becomes NAME.npz in the run folder."""
+        return {}
+
     # The trained model
 
-    def outputs(self, images: Tensor, own: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-        """Features, logits and OOD scores of images, in single precision whatever the network computes in.
-
-        The score is the one that `score` asks for; `own` gives the method's own in any case.
-        """
+    def outputs(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Features, logits and own OOD scores of images, in single precision whatever the network computes in."""
         features = self.net.encode(images).float()
         with torch.autocast(features.device.type, enabled=False):
             logits = self.net.classify(features)
-            score = self.ood_score if own or self.post_hoc is None else self.post_hoc
-            return features, logits, score(features, logits)
+            return features, logits, self.ood_score(features, logits)
 
     def ood_score(self, features: Tensor, logits: Tensor) -> Tensor:
-        """Larger = more OOD; called in single precision. By default 1 - max softmax (Hendrycks and Gimpel 2017)."""
-        return max_softmax_score(logits)
+        """The method's own score; larger = more OOD; called in single precision."""
+        found: Tensor = self.own_score(features, logits, self.net.classifier)
+        return found
 
     # Help
 
@@ -394,12 +406,3 @@ def published_options(method: type[Method], data: str | None = None) -> dict[str
 def published_for(method: type[Method], data: str) -> bool:
     """Whether the publication has this data set; if not, its general values stand in and are to be marked so."""
     return data in method.paper_data or any(data in entry.by_data for entry in method.paper.values())
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """What a trained method says about images; arrays in the order of the images."""
-
-    features: np.ndarray = field(repr=False)
-    logits: np.ndarray = field(repr=False)
-    ood_score: np.ndarray = field(repr=False)

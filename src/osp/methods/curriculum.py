@@ -197,7 +197,7 @@ class Curriculum(Method):
 
     def logits(self, images: Tensor) -> Tensor:
         """Of the plain view, in single precision."""
-        return self.outputs(images, own=True)[1]
+        return self.outputs(images)[1]
 
     def kept(self) -> Tensor | None:
         """The images that the present cycle learns from; none in the first."""

@@ -40,8 +40,9 @@ from osp.distributed import gathered
 from osp.methods._published import fixmatch_optimizer
 from osp.methods.base import Batch, Method, Options, Published, Step, Task
 from osp.nets import Network
-from osp.parts.one_vs_all import OneVsAllHead, linear_layers, one_vs_all_loss
+from osp.parts.one_vs_all import OneVsAllHead, one_vs_all_loss
 from osp.parts.reduce import masked_mean
+from osp.scores.open_set import OpenSetScore
 
 PAPER = "paper and release"
 RELEASE = "IOMatch release"
@@ -117,13 +118,30 @@ class IOMatch(Method):
 
     def __init__(self, options: Any, network: Network, task: Task) -> None:
         super().__init__(options, network, task)
-        width = options.projection
-        self.projection = nn.Sequential(nn.Linear(network.feature_dim, width), nn.ReLU(), nn.Linear(width, width))
-        self.detector = OneVsAllHead(width, task.num_classes)
-        self.open_classifier = linear_layers([width, task.num_classes + 1])
+        self.use_score(OpenSetScore(network.feature_dim, task.num_classes, options.projection))
         self.aligns = task.num_classes >= MANY_CLASSES if options.align is None else options.align
         rows = options.align_batches if self.aligns else 0
         self.register_buffer("marginals", torch.zeros(rows, task.num_classes))  # mean prediction of the last batches
+
+    @property
+    def heads(self) -> OpenSetScore:
+        assert isinstance(self.own_score, OpenSetScore)
+        return self.own_score
+
+    @property
+    def projection(self) -> nn.Sequential:
+        """g."""
+        return self.heads.projection
+
+    @property
+    def detector(self) -> OneVsAllHead:
+        """o."""
+        return self.heads.detector
+
+    @property
+    def open_classifier(self) -> nn.Sequential:
+        """q."""
+        return self.heads.open_classifier
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         o, labeled, unlabeled = self.options, batch["labeled"], batch["unlabeled"]
@@ -158,8 +176,3 @@ class IOMatch(Method):
             self.marginals[step.index % len(self.marginals)] = gathered(probabilities).mean(dim=0)
             probabilities = aligned(probabilities, self.marginals.mean(dim=0))
         return probabilities, open_targets(probabilities, self.detector(self.projection(features)).sigmoid())
-
-    def ood_score(self, features: Tensor, logits: Tensor) -> Tensor:
-        """q_{K+1}: the open-set classifier's probability of the unseen class."""
-        open_logits: Tensor = self.open_classifier(self.projection(features))
-        return open_logits.softmax(dim=1)[:, -1]

@@ -44,6 +44,7 @@ from osp.methods.base import Batch, Method, Options, Pool, Published, Stage, Ste
 from osp.nets import Network
 from osp.parts.mixing import guess_labels, mixmatch_losses, mixtures
 from osp.parts.partition import otsu_threshold
+from osp.scores.domain import DomainScore
 
 RELEASE = "MTC release"
 
@@ -103,7 +104,7 @@ class MTC(Method):
 
     def __init__(self, options: Any, network: Network, task: Task) -> None:
         super().__init__(options, network, task)
-        self.domain_head = nn.Linear(network.feature_dim, 1)
+        self.use_score(DomainScore(network.feature_dim, task.num_classes))
         unlabeled = torch.arange(task.num_labeled + task.num_unlabeled) >= task.num_labeled
         self.register_buffer("latest", torch.zeros(len(unlabeled)))  # predictions of labelled, then unlabelled images
         self.register_buffer("records", torch.zeros(RECORDS, task.num_unlabeled))
@@ -111,6 +112,12 @@ class MTC(Method):
         self.register_buffer("soft", (~unlabeled).float())  # s, of labelled, then unlabelled images
         self.register_buffer("selected", torch.zeros(0, dtype=torch.bool))  # unlabelled rows, once they were selected
         self.predicted: Tensor | None = None  # by `losses`, for `after_step`
+
+    @property
+    def domain_head(self) -> nn.Linear:
+        """h."""
+        assert isinstance(self.own_score, DomainScore)
+        return self.own_score.head
 
     # Declarations
 
@@ -185,7 +192,7 @@ class MTC(Method):
         """Record predictions, make soft labels of the last ten records, and select by them."""
         if step.index > 0:
             if self.options.record == "pool":
-                (scores,) = pool.map(lambda images: self.outputs(images, own=True)[2])
+                (scores,) = pool.map(lambda images: self.outputs(images)[2])
                 self.latest[self.task.num_labeled :] = 1 - scores.to(self.latest.device)
             self.record()
         if step.stage.name == "train":
@@ -209,7 +216,3 @@ class MTC(Method):
 
     def kept(self) -> Tensor | None:
         return self.selected if len(self.selected) else None
-
-    def ood_score(self, features: Tensor, logits: Tensor) -> Tensor:
-        """1 - d(x) = sigmoid(-h(z))."""
-        return torch.sigmoid(-self.domain_head(features)[:, 0])

@@ -38,7 +38,8 @@ from osp.methods._published import fixmatch_optimizer
 from osp.methods.base import Batch, Method, Options, Pool, Published, Stage, Step, StreamSpec, Task
 from osp.methods.fixmatch import pseudo_label_loss
 from osp.nets import Network
-from osp.parts.one_vs_all import OneVsAllHead, margin_entropy, one_vs_all_loss, outlier_score, soft_consistency
+from osp.parts.one_vs_all import OneVsAllHead, margin_entropy, one_vs_all_loss, soft_consistency
+from osp.scores.one_vs_all import OneVsAllScore
 
 RELEASE = "OpenMatch release"
 
@@ -74,8 +75,14 @@ class OpenMatch(Method):
 
     def __init__(self, options: Any, network: Network, task: Task) -> None:
         super().__init__(options, network, task)
-        self.detector = OneVsAllHead(network.feature_dim, task.num_classes)
+        self.use_score(OneVsAllScore(network.feature_dim, task.num_classes))
         self.register_buffer("kept_rows", torch.zeros(0, dtype=torch.bool))
+
+    @property
+    def detector(self) -> OneVsAllHead:
+        """o."""
+        assert isinstance(self.own_score, OneVsAllScore)
+        return self.own_score.head
 
     # Declarations
 
@@ -127,7 +134,7 @@ class OpenMatch(Method):
 
     def refresh(self, step: Step, pool: Pool) -> None:
         """Select the images that the class predicted for them claims; none at all leaves the selection as it was."""
-        (scores,) = pool.map(lambda images: self.outputs(images, own=True)[2], ema=True)
+        (scores,) = pool.map(lambda images: self.outputs(images)[2], ema=True)
         selected = (scores < 0.5).to(self.kept_rows.device)
         if len(self.kept_rows) == 0:
             self.kept_rows = torch.ones_like(selected)
@@ -138,9 +145,3 @@ class OpenMatch(Method):
 
     def kept(self) -> Tensor | None:
         return self.kept_rows if len(self.kept_rows) else None
-
-    # The trained model
-
-    def ood_score(self, features: Tensor, logits: Tensor) -> Tensor:
-        """1 - o_c."""
-        return outlier_score(self.detector(features), logits)

@@ -129,6 +129,10 @@ class OSP(T2T):
         self.register_buffer("confidence_limit", torch.tensor(options.recyclable_below))
         self.weak_graph = options.anchor_view == "weak"
 
+    def artifacts(self) -> dict[str, dict[str, Tensor]]:
+        """The bank, for the figures that show an anchor's partner."""
+        return {"bank": self.bank.contents()}
+
     def finetuning(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         """L_ft: the terms of T2T and, from the same features, L_odc; then the bank takes up the step's OOD images."""
         encoded = self.encode(batch)

@@ -15,6 +15,7 @@ from types import ModuleType
 import osp.methods
 from osp.errors import UserError, suggest
 from osp.methods.base import Method
+from osp.scores import Score
 
 NOT_METHODS = {"base", "registry"}
 
@@ -51,6 +52,17 @@ def get(name: str) -> type[Method]:
         loaded = _entry_points()[name].load()
         return _only_method(loaded, name) if isinstance(loaded, ModuleType) else _checked(loaded, name)
     raise UserError(f"Unknown method {name!r}.{suggest(name, available())} A file of your own: --method ./mine.py")
+
+
+def own_scores(path: str) -> dict[str, type[Score]]:
+    """OOD scores that a method file defines, by name."""
+    module = _import_file(Path(path))
+    found = [
+        thing
+        for thing in vars(module).values()
+        if isinstance(thing, type) and issubclass(thing, Score) and thing.__module__ == module.__name__
+    ]
+    return {each.name or each.__name__: each for each in found}
 
 
 def _import_file(path: Path) -> ModuleType:

@@ -44,6 +44,7 @@ from osp.methods.base import Batch, Method, Options, Pool, Published, Stage, Ste
 from osp.nets import Network
 from osp.parts.consistency import kl_divergence
 from osp.parts.reduce import masked_mean
+from osp.scores.energy_discrepancy import EnergyDiscrepancyScore, energy_discrepancy
 
 RELEASE = "Safe-Student release"
 
@@ -68,17 +69,6 @@ class SafeStudentOptions(Options):
         if value > info.data.get("seen_above", 1.0):
             raise ValueError("it should be at most seen_above, or images would be both")
         return value
-
-
-def energy_discrepancy(logits: Tensor, temperature: float) -> Tensor:
-    """ED = T ln Σ_c exp(f_c / T) - T ln Σ_{c ≠ argmax f} exp(f_c / T); larger = more likely a seen class.
-
-    >>> round(energy_discrepancy(torch.zeros(1, 2), 10.0).item(), 4)  # 10 ln 2 - 10 ln 1
-    6.9315
-    """
-    scaled = logits.float() / temperature
-    others = scaled.scatter(1, scaled.argmax(dim=1, keepdim=True), -torch.inf)
-    return temperature * (scaled.logsumexp(dim=1) - others.logsumexp(dim=1))
 
 
 def seen_and_unseen(discrepancy: Tensor, seen_above: float, unseen_below: float) -> tuple[Tensor, Tensor]:
@@ -130,6 +120,7 @@ class SafeStudent(Method):
 
     def __init__(self, options: Any, network: Network, task: Task) -> None:
         super().__init__(options, network, task)
+        self.use_score(EnergyDiscrepancyScore(network.feature_dim, task.num_classes, options.temperature))
         # Without dropout: the teacher never trains.
         self.teacher = Network(copy.deepcopy(network.encoder), network.feature_dim, task.num_classes)
         self.teacher.requires_grad_(False)
@@ -200,9 +191,3 @@ class SafeStudent(Method):
         """The network as it is, batch-norm statistics included, becomes the teacher."""
         self.teacher.encoder.load_state_dict(self.net.encoder.state_dict())
         self.teacher.classifier.load_state_dict(self.net.classifier.state_dict())
-
-    # The trained model
-
-    def ood_score(self, features: Tensor, logits: Tensor) -> Tensor:
-        """-ED."""
-        return -energy_discrepancy(logits, self.options.temperature)

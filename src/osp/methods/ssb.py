@@ -44,10 +44,10 @@ from osp.parts.one_vs_all import (
     all_negatives_loss,
     linear_layers,
     margin_entropy,
-    outlier_score,
     positive_loss,
     soft_consistency,
 )
+from osp.scores.one_vs_all import OneVsAllScore
 
 RELEASE = "SSB release"
 
@@ -103,7 +103,13 @@ class SSB(Method):
         super().__init__(options, network, task)
         hidden = (options.hidden, options.hidden)
         network.add_module("classifier", linear_layers([network.feature_dim, *hidden, task.num_classes]))
-        self.detector = OneVsAllHead(network.feature_dim, task.num_classes, hidden)
+        self.use_score(OneVsAllScore(network.feature_dim, task.num_classes, hidden))
+
+    @property
+    def detector(self) -> OneVsAllHead:
+        """o."""
+        assert isinstance(self.own_score, OneVsAllScore)
+        return self.own_score.head
 
     # Declarations
 
@@ -173,8 +179,4 @@ class SSB(Method):
 
     def refresh(self, step: Step, pool: Pool) -> None:
         """At the start of stage B, where it changes nothing yet, and half-way through it."""
-        pool.restart_average("detector.")
-
-    def ood_score(self, features: Tensor, logits: Tensor) -> Tensor:
-        """1 - o_c."""
-        return outlier_score(self.detector(features), logits)
+        pool.restart_average("own_score.head.")

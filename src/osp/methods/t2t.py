@@ -38,6 +38,7 @@ from osp.parts.neighbors import NeighborScore
 from osp.parts.partition import id_share, otsu_threshold
 from osp.parts.reduce import masked_mean
 from osp.parts.rotation import rotate4, rotation_loss
+from osp.scores.matching import MatchingScore
 
 RELEASE = "T2T release"
 OURS = "off: not in the publication"
@@ -173,12 +174,18 @@ class T2T(Method):
                 "Set image_size, or rotation_weight to 0."
             )
         self.rotation_head = nn.Linear(network.feature_dim, 4) if rotates else None
-        self.matching = MatchingHead(network.feature_dim, task.num_classes)
+        self.use_score(MatchingScore(network.feature_dim, task.num_classes))
         self.register_buffer("scores", torch.zeros(0))  # of the pool at the last refresh; larger = more OOD
         self.register_buffer("share", torch.zeros(()))  # of ID images in the pool; 0 where it was not estimated
         self.register_buffer("kept_rows", torch.zeros(0, dtype=torch.bool))
         self.register_buffer("aside_rows", torch.zeros(0, dtype=torch.bool))
         self.register_buffer("cut", torch.zeros(2))  # kept up to the first score, set aside from the second
+
+    @property
+    def matching(self) -> MatchingHead:
+        """M."""
+        assert isinstance(self.own_score, MatchingScore)
+        return self.own_score.head
 
     # Declarations
 
@@ -306,7 +313,7 @@ class T2T(Method):
         by_neighbors = self.neighbor_score(step, pool) if self.options.partition_by == "neighbors" else None
 
         def look(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            features, logits, scores = self.outputs(images, own=True)
+            features, logits, scores = self.outputs(images)
             if by_neighbors is not None:
                 scores = by_neighbors(features)
             confidence, predicted = logits.softmax(dim=1).max(dim=1)
@@ -356,10 +363,6 @@ class T2T(Method):
 
     def kept(self) -> Tensor | None:
         return self.kept_rows if len(self.kept_rows) else None
-
-    def ood_score(self, features: Tensor, logits: Tensor) -> Tensor:
-        """1 - S(x) = sigmoid(-M(z, ŷ))."""
-        return torch.sigmoid(-self.matching(features, logits.argmax(dim=1)))
 
 
 def ranked(scores: Tensor, share: float, otherwise: float) -> Tensor:

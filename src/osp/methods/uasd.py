@@ -124,7 +124,7 @@ class UASD(Method):
     def refresh(self, step: Step, pool: Pool) -> None:
         """Another prediction for every validation image, and the threshold from the means of all so far."""
         part: Part = "val" if self.task.num_val else "labeled"
-        (probabilities,) = pool.map(lambda images: self.outputs(images, own=True)[1].softmax(dim=1), part=part)
+        (probabilities,) = pool.map(lambda images: self.outputs(images)[1].softmax(dim=1), part=part)
         self.validated += probabilities.to(self.validated.device)
         self.threshold.copy_(ensemble(self.validated).amax(dim=1).mean())
         self.log("threshold", self.threshold)

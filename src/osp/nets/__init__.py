@@ -1,6 +1,5 @@
-"""Networks: encoders and the classifier on top."""
+"""Networks: one file per encoder, and the classifier on top."""
 
-from osp.nets.backbones import NAMES, build_encoder
 from osp.nets.network import (
     BATCH_NORMS,
     Network,
@@ -11,16 +10,20 @@ from osp.nets.network import (
     frozen_batchnorm_statistics,
     set_batchnorm_momentum,
 )
+from osp.nets.registry import NetworkSpec, Shape, available, build_encoder, check_name
 
 __all__ = [
     "BATCH_NORMS",
-    "NAMES",
     "Network",
+    "NetworkSpec",
+    "Shape",
     "StepDropout",
     "as_tested",
+    "available",
     "batchnorm_momentum",
     "build_encoder",
     "build_network",
+    "check_name",
     "frozen_batchnorm_statistics",
     "set_batchnorm_momentum",
 ]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from osp.errors import UserError
-from osp.nets.backbones import build_encoder
+from osp.nets.registry import Shape, build_encoder, check_name
 from osp.randomness import generator
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -57,9 +57,17 @@ class Network(nn.Module):
 
     group: int | None = None
 
-    def __init__(self, encoder: nn.Module, feature_dim: int, num_classes: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        encoder: nn.Module,
+        feature_dim: int,
+        num_classes: int,
+        dropout: float = 0.0,
+        cam_layer: str | None = None,
+    ) -> None:
         super().__init__()
         self.encoder = encoder
+        self._cam_layer = cam_layer
         self.feature_dim = feature_dim
         self.num_classes = num_classes
         self.dropout = StepDropout(dropout)
@@ -94,6 +102,30 @@ class Network(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         return self.classify(self.encode(images))
 
+    def cam_layer(self) -> nn.Module | None:
+        """The layer that Grad-CAM looks at: the one the network names, else its last convolution; None without one."""
+        if self._cam_layer is not None:
+            return self.encoder.get_submodule(self._cam_layer)
+        convolutions = [layer for layer in self.encoder.modules() if isinstance(layer, nn.Conv2d)]
+        return convolutions[-1] if convolutions else None
+
+    def encode_with_maps(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Features and what the Grad-CAM layer gave on the way to them (N×C×H×W), all in one pass.
+
+        With a graph, `torch.autograd.grad(logits.sum(), maps)` of logits made from these features is what Grad-CAM
+        weights the maps by (Selvaraju et al. 2017).
+        """
+        layer = self.cam_layer()
+        if layer is None:
+            raise UserError("Grad-CAM: this network has no layer of maps to look at.")
+        seen: list[Tensor] = []
+        hook = layer.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+        try:
+            features: Tensor = self.encoder(images)
+        finally:
+            hook.remove()
+        return features, seen[-1]
+
 
 def dealt_back(rows: int, passes: int) -> Tensor:
     """Where each row lies after rows 0, n, 2n, ..., then 1, n + 1, ... were laid one behind the other.
@@ -104,29 +136,34 @@ def dealt_back(rows: int, passes: int) -> Tensor:
     return torch.cat([torch.arange(number, rows, passes) for number in range(passes)]).argsort()
 
 
-def build_network(name: str | nn.Module, shape: tuple[int, int, int], num_classes: int) -> Network:
-    """The network of this name for images of this shape (channels, height, width).
+def build_network(name: str | nn.Module, shape: Shape, num_classes: int) -> Network:
+    """The network of this name for inputs of this shape: images (channels, height, width) or stored features (D,).
 
-    `name` may be a torch module of the user's own: anything that turns N×C×H×W images into N×D features.
+    `name` may be a torch module of the user's own: anything that turns N inputs into N×D features.
     """
-    channels, height, width = shape
-    if min(height, width) < 8:
-        raise UserError(f"Images are {width}x{height}; the networks need at least 8x8. Set a larger image size.")
-    encoder = build_encoder(name, channels, height, width) if isinstance(name, str) else name
-    feature_dim = probe_feature_dim(encoder, shape)
-    return Network(encoder, feature_dim, num_classes, getattr(encoder, "feature_dropout", 0.0))
+    if len(shape) not in (1, 3):
+        raise ValueError(f"shape={shape}: channels, height and width of an image, or the length of a feature vector")
+    if len(shape) == 3 and min(shape[1:]) < 8:
+        raise UserError(f"Images are {shape[2]}x{shape[1]}; the networks need at least 8x8. Set a larger image size.")
+    if isinstance(name, str):
+        spec, encoder = check_name(name), build_encoder(name, shape)
+        dropout, cam_layer = spec.feature_dropout, spec.cam_layer
+    else:
+        encoder, dropout, cam_layer = name, getattr(name, "feature_dropout", 0.0), None
+    return Network(encoder, probe_feature_dim(encoder, shape), num_classes, dropout, cam_layer)
 
 
-def probe_feature_dim(encoder: nn.Module, shape: tuple[int, int, int]) -> int:
-    """Run two blank images through a module of the user's own to learn its feature size."""
+def probe_feature_dim(encoder: nn.Module, shape: Shape) -> int:
+    """Run two blank inputs through a module to learn its feature size."""
+    inputs = "images" if len(shape) == 3 else "features"
     try:
         with as_tested(encoder):
             features = encoder(torch.zeros(2, *shape))
     except Exception as error:
-        raise UserError(f"The network does not accept images of shape {shape}: {error}") from error
+        raise UserError(f"The network does not accept {inputs} of shape {shape}: {error}") from error
     if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
         got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        raise UserError(f"The network must turn 2 images into 2 feature vectors (2×D); it gave {got}.")
+        raise UserError(f"The network must turn 2 {inputs} into 2 feature vectors (2×D); it gave {got}.")
     return features.shape[1]
 
 

@@ -117,6 +117,14 @@ class OODBank(nn.Module):
         pick = _uniform_integers(counts, generator)
         return torch.where(found, self.slots[classes, pick], 0), found
 
+    @torch.no_grad()
+    def contents(self) -> dict[str, Tensor]:
+        """All features with their classes and ids, class by class and oldest slot first."""
+        place = torch.arange(self.slots.shape[1], device=self.slots.device)
+        used = place[None] < self.counts[:, None]
+        rows, classes = self.slots[used], used.nonzero()[:, 0]
+        return {"features": self.features[rows], "classes": classes, "ids": self.ids[rows]}
+
     def _take(self, rows: Tensor, found: Tensor) -> Tensor:
         if len(self.features) == 0:
             return torch.zeros(len(rows), self.feature_dim, device=rows.device)

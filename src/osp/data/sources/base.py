@@ -1,61 +1,15 @@
-"""What every source is given and gives back, and what several of them share."""
+"""What several sources share; no data set itself."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from osp.data import cache
-from osp.data.imageset import ImageSet
 from osp.errors import UserError
-
-Progress = Callable[[int, int, str], None]
-"""Called as progress(done, total, text) during anything that takes long."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """What `osp.data.load` was asked for."""
-
-    root: Path
-    size: int | None = None
-    seed: int = 0
-    progress: Progress | None = None
-
-
-@dataclass(frozen=True)
-class SourceInfo:
-    """What `osp datasets` shows of one set."""
-
-    name: str
-    found: bool
-    where: str
-    """The place where it was found, or where it was looked for."""
-    train: int | None = None
-    test: int | None = None
-    shape: tuple[int, int, int] | None = None
-    variant: str | None = None
-    how: str = ""
-    """What to do to have it."""
-    problem: str | None = None
-    """Why it cannot be used although something is there."""
-
-
-class Source(Protocol):
-    """A module of `osp.data.sources`."""
-
-    def load(self, name: str, request: Request) -> tuple[ImageSet, ImageSet | None]:
-        """Read the set, fetching it first where it is missing and can be had."""
-        ...
-
-    def look(self, name: str, root: Path) -> SourceInfo:
-        """Say what is there, in a moment."""
-        ...
 
 
 def check_root(root: Path, must_exist: bool = False) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from osp.data.imageset import ImageSet
-from osp.data.sources.base import Request, SourceInfo, moments, resized
+from osp.data.source import Request, Source, SourceInfo, SplitDefaults
+from osp.data.sources.base import moments, resized
 
 CLASSES = tuple(str(digit) for digit in range(10))
 
 
-def load(name: str, request: Request) -> tuple[ImageSet, ImageSet | None]:
+def load(request: Request) -> tuple[ImageSet, ImageSet | None]:
     """A fixed third of each class is the test set, whatever the seed."""
     from sklearn.datasets import load_digits
 
@@ -28,12 +27,20 @@ def load(name: str, request: Request) -> tuple[ImageSet, ImageSet | None]:
     images = resized(images, request.size)
     mean, std = moments(images[~is_test])
     train, test = (
-        ImageSet(name, images[chosen], labels[chosen], CLASSES, mean, std, mirror=False, cutout=False)
+        ImageSet(request.name, images[chosen], labels[chosen], CLASSES, mean, std, mirror=False, cutout=False)
         for chosen in (~is_test, is_test)
     )
     return train, test
 
 
-def look(name: str, root: Path) -> SourceInfo:
+def look(request: Request) -> SourceInfo:
     """Always there."""
-    return SourceInfo(name, True, "part of scikit-learn", 1201, 596, (1, 8, 8), how="nothing to do")
+    return SourceInfo(request.name, True, "part of scikit-learn", 1201, 596, (1, 8, 8), how="nothing to do")
+
+
+SOURCE = Source(
+    load=load,  # and described by it: it takes milliseconds
+    look=look,
+    grey=True,
+    within=SplitDefaults(tuple(range(6)), 10, ood_ratio=0.6, val_per_class=10),
+)

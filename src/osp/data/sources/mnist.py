@@ -10,7 +10,8 @@ import numpy as np
 
 from osp.data import cache
 from osp.data.imageset import ImageSet
-from osp.data.sources.base import Request, SourceInfo, check_labels, check_root, differs, resized, variant_of
+from osp.data.source import Description, Remote, Request, Source, SourceInfo, SplitDefaults, per_class
+from osp.data.sources.base import check_labels, check_root, differs, resized, variant_of
 from osp.errors import UserError
 
 CLASSES = tuple(str(digit) for digit in range(10))
@@ -22,18 +23,19 @@ PARTS = (
     ("t10k-images-idx3-ubyte", "2646ac647ad5339dbf082846283269ea"),
     ("t10k-labels-idx1-ubyte", "27ae3e4e09519cfbb04c329615203637"),
 )
+ADDRESS, PLACE = "https://ossci-datasets.s3.amazonaws.com/mnist", "MNIST/raw"
+REMOTES = (
+    Remote(f"{ADDRESS}/train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873", PLACE),
+    Remote(f"{ADDRESS}/train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432", PLACE),
+    Remote(f"{ADDRESS}/t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3", PLACE),
+    Remote(f"{ADDRESS}/t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c", PLACE),
+)
 LARGEST = 1 << 31
 
 
-def load(name: str, request: Request) -> tuple[ImageSet, ImageSet | None]:
+def load(request: Request) -> tuple[ImageSet, ImageSet | None]:
     """Read the idx files. Digits are neither mirrored nor cut out: that would make others of them."""
-    files = _find(request.root)
-    if files is None:
-        from osp.data.download import download
-
-        download(name, request.root, progress=request.progress)
-        files = _find(request.root)
-        assert files is not None, "download() put all four files in place"
+    files = _find_or_fetch(request)
     contents = [read_idx(path, 3 if "images" in part else 1) for path, (part, _) in zip(files, PARTS, strict=True)]
     variant = _variant(files, [content for content, _ in contents])
     sets = []
@@ -46,7 +48,7 @@ def load(name: str, request: Request) -> tuple[ImageSet, ImageSet | None]:
             )
         sets.append(
             ImageSet(
-                name,
+                request.name,
                 resized(images[:, None], request.size),
                 check_labels(labels, 10, files[first + 1]),
                 CLASSES,
@@ -108,6 +110,17 @@ def _find(root: Path) -> list[Path] | None:
     return None
 
 
+def _find_or_fetch(request: Request) -> list[Path]:
+    files = _find(request.root)
+    if files is None:
+        from osp.data.download import download
+
+        download(request.name, REMOTES, request.root, progress=request.progress)
+        files = _find(request.root)
+        assert files is not None, "download() put all four files in place"
+    return files
+
+
 def _first(folder: Path, part: str) -> Path | None:
     names = (part, part + ".gz", part.replace("-idx", ".idx"), part.replace("-idx", ".idx") + ".gz")
     return next((folder / name for name in names if (folder / name).is_file()), None)
@@ -125,17 +138,38 @@ def _variant(files: list[Path], contents: list[bytes] | None = None) -> str | No
     return differs(wrong)
 
 
-def look(name: str, root: Path) -> SourceInfo:
+def describe(request: Request) -> Description:
+    """The labels, and the header of the training images."""
+    files = _find_or_fetch(request)
+    train, test = (per_class(check_labels(read_idx(path, 1)[1], 10, path), 10) for path in (files[1], files[3]))
+    _, height, width = _header(files[0])
+    shape = (1, request.size, request.size) if request.size else (1, height, width)
+    return Description(request.name, CLASSES, train, test, shape)
+
+
+def look(request: Request) -> SourceInfo:
     """Counts from the headers."""
     from osp.data.download import how_to_get
 
+    name, root = request.name, request.root
     files = _find(root)
     if files is None:
-        return SourceInfo(name, False, str(root), how=how_to_get(name, root))
-    shapes = []
-    for path in (files[0], files[2]):
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-            shapes.append(_shape(path, file.read(16), 3))
-    shape = (1, *shapes[0][1:])
-    where = str(files[0].parent)
-    return SourceInfo(name, True, where, shapes[0][0], shapes[1][0], shape, _variant(files))  # type: ignore[arg-type]
+        return SourceInfo(name, False, str(root), how=how_to_get(REMOTES, root))
+    train, test = _header(files[0]), _header(files[2])
+    shape = (1, train[1], train[2])
+    return SourceInfo(name, True, str(files[0].parent), train[0], test[0], shape, _variant(files))
+
+
+def _header(path: Path) -> tuple[int, ...]:
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+        return _shape(path, file.read(16), 3)
+
+
+SOURCE = Source(
+    load=load,
+    describe=describe,
+    look=look,
+    remotes=REMOTES,
+    grey=True,
+    within=SplitDefaults(tuple(range(6)), 10, unlabeled=30_000, ood_ratio=0.6, val_per_class=50),  # Table 3
+)

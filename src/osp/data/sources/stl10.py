@@ -13,20 +13,15 @@ from typing import Any
 import numpy as np
 
 from osp.data import cache
-from osp.data.imageset import ImageSet
-from osp.data.sources.base import (
-    Request,
-    SourceInfo,
-    check_labels,
-    find_folder,
-    histogram,
-    moments_of_histogram,
-    variant_of,
-)
-from osp.data.sources.packed import unpack_or_fetch
+from osp.data.imageset import ImageSet, PixelKey
+from osp.data.packed import unpack_or_fetch
+from osp.data.source import Description, Remote, Request, Source, SourceInfo, SplitDefaults, per_class
+from osp.data.sources.base import check_labels, find_folder, histogram, moments_of_histogram, variant_of
 from osp.errors import UserError
 
-FOLDER, ARCHIVE, ARCHIVE_MD5 = "stl10_binary", "stl10_binary.tar.gz", "91f7769df0f17e558f3565bffb0c7dfb"
+FOLDER = "stl10_binary"
+REMOTE = Remote("http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz", "91f7769df0f17e558f3565bffb0c7dfb")
+ARCHIVE = REMOTE.file
 SIDE, SIZE = 96, 32
 IMAGE_BYTES = 3 * SIDE * SIDE
 CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
@@ -41,12 +36,10 @@ COUNTS = {"train_X.bin": 5_000, "unlabeled_X.bin": 100_000, "test_X.bin": 8_000}
 CHUNK = 250
 
 
-def load(name: str, request: Request) -> tuple[ImageSet, ImageSet | None]:
+def load(request: Request) -> tuple[ImageSet, ImageSet | None]:
     """Resize the 3 GB once; map the small images after that."""
-    folder = _find(request.root) or unpack_or_fetch(name, request, ARCHIVE, FOLDER, ARCHIVE_MD5)
-    counts = {file: _count(folder / file) for file in COUNTS}
-    labels = {file: _labels(folder / file, counts[file.replace("_y", "_X")]) for file in ("train_y.bin", "test_y.bin")}
-    size = request.size or SIZE
+    folder, counts, labels = _counted(request)
+    name, size = request.name, request.size or SIZE
     statuses = [(folder / file).stat() for file in COUNTS]
     mark = cache.digest([(status.st_size, status.st_mtime_ns) for status in statuses])
 
@@ -59,9 +52,18 @@ def load(name: str, request: Request) -> tuple[ImageSet, ImageSet | None]:
     border = counts["train_X.bin"] + counts["unlabeled_X.bin"]
     variant, names = _variant(folder, counts), _class_names(folder)
     train_labels = np.concatenate([labels["train_y.bin"], unknown])
-    train = ImageSet(name, entry.images[:border], train_labels, names, mean, std, variant)
-    test = ImageSet(name, entry.images[border:], labels["test_y.bin"], names, mean, std, variant)
+    keys = entry.notes.get("pixels") or (None, None)
+    train = ImageSet(name, entry.images[:border], train_labels, names, mean, std, variant, pixels=keys[0])
+    test = ImageSet(name, entry.images[border:], labels["test_y.bin"], names, mean, std, variant, pixels=keys[1])
     return train, test
+
+
+def _counted(request: Request) -> tuple[Path, dict[str, int], dict[str, np.ndarray]]:
+    """The folder, how many images each file holds by its size, and the labels."""
+    folder = _find(request.root) or unpack_or_fetch(request, REMOTE, FOLDER)
+    counts = {file: _count(folder / file) for file in COUNTS}
+    labels = {file: _labels(folder / file, counts[file.replace("_y", "_X")]) for file in ("train_y.bin", "test_y.bin")}
+    return folder, counts, labels
 
 
 def _resize(
@@ -71,6 +73,7 @@ def _resize(
     from osp.data.decode_pool import usable_cores
 
     tally = np.zeros((3, 256), np.int64)
+    keys = {"train": PixelKey(), "test": PixelKey()}
     total, done = sum(counts.values()), 0
     with ThreadPoolExecutor(usable_cores()) as threads:  # Pillow resizes without the interpreter's lock
         for file, count in counts.items():
@@ -79,11 +82,12 @@ def _resize(
                 writer.append(images)
                 if file != "test_X.bin":
                     tally += histogram(images)
+                keys["test" if file == "test_X.bin" else "train"].update(images)
                 done += len(images)
                 if request.progress:
                     request.progress(done, total, f"Resizing {folder.name}")
     mean, std = moments_of_histogram(tally)
-    return {"mean": mean, "std": std}
+    return {"mean": mean, "std": std, "pixels": [key.hexdigest() for key in keys.values()]}
 
 
 def _ahead(threads: ThreadPoolExecutor, stored: np.ndarray, resize: Any, size: int) -> Iterator[np.ndarray]:
@@ -136,17 +140,37 @@ def _variant(folder: Path, counts: dict[str, int], compute: bool = True) -> str 
     return stated or "; ".join(different) or variant_of(folder, MD5, compute)
 
 
-def look(name: str, root: Path) -> SourceInfo:
+def describe(request: Request) -> Description:
+    """The labels, and counts from the files' sizes."""
+    folder, counts, labels = _counted(request)
+    train, test = (per_class(labels[file], len(CLASSES)) for file in ("train_y.bin", "test_y.bin"))
+    side, unknown = request.size or SIZE, counts["unlabeled_X.bin"]
+    return Description(request.name, _class_names(folder), train, test, (3, side, side), train_unknown=unknown)
+
+
+def look(request: Request) -> SourceInfo:
     """Counts from the files' sizes; the variant as far as it is already known, since 3 GB take a while to sum."""
     from osp.data.download import how_to_get
 
+    name, root = request.name, request.root
     folder = _find(root)
     if folder is None:
         if (root / ARCHIVE).is_file():
             how = "unpacked at the first use"
             return SourceInfo(name, True, str(root / ARCHIVE), 105_000, 8_000, (3, SIZE, SIZE), how=how)
-        return SourceInfo(name, False, str(root / FOLDER), how=how_to_get(name, root))
+        return SourceInfo(name, False, str(root / FOLDER), how=how_to_get([REMOTE], root))
     counts = {file: _count(folder / file) for file in COUNTS}
     train = counts["train_X.bin"] + counts["unlabeled_X.bin"]
     variant = _variant(folder, counts, compute=False)
     return SourceInfo(name, True, str(folder), train, counts["test_X.bin"], (3, SIZE, SIZE), variant)
+
+
+SOURCE = Source(
+    load=load,
+    describe=describe,
+    look=look,
+    remotes=(REMOTE,),
+    # 100 labelled and 200 unlabelled of the 500 images per class, 20,000 of the part without labels
+    within=SplitDefaults(None, 100, unlabeled=22_000, ood_count=20_000, val_per_class=50),
+    across=SplitDefaults(),
+)

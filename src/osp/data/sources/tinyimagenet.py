@@ -11,23 +11,26 @@ from pathlib import Path
 
 import numpy as np
 
+from osp.data.decoded import check_classes, decoded
 from osp.data.imageset import ImageSet
-from osp.data.sources.base import Request, SourceInfo, find_folder, variant_of
-from osp.data.sources.files import File, check_classes, decoded, list_images, subfolders
-from osp.data.sources.packed import unpack_or_fetch
+from osp.data.listing import File, list_images, subfolders
+from osp.data.packed import unpack_or_fetch
+from osp.data.source import Description, Remote, Request, Source, SourceInfo, SplitDefaults, per_class
+from osp.data.sources.base import find_folder, variant_of
 from osp.errors import UserError
 
-FOLDER, ARCHIVE, ARCHIVE_MD5 = "tiny-imagenet-200", "tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"
+FOLDER = "tiny-imagenet-200"
+REMOTE = Remote("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de")
+ARCHIVE = REMOTE.file
 SIZE = 32
 MEAN, STD = (0.480245, 0.44807, 0.397548), (0.27172, 0.265269, 0.27397)
 COUNTS = (100_000, 10_000)
 
 
-def load(name: str, request: Request) -> tuple[ImageSet, ImageSet | None]:
+def load(request: Request) -> tuple[ImageSet, ImageSet | None]:
     """Decode and resize once; map the pixels after that."""
-    folder = _find(request.root) or unpack_or_fetch(name, request, ARCHIVE, FOLDER, ARCHIVE_MD5)
-    wnids = _wnids(folder)
-    listed = [_train(folder, wnids), _validation(folder, wnids)]
+    name = request.name
+    folder, wnids, listed = _listed(request)
     result = decoded(name, folder, [files for files, _ in listed], request.size or SIZE, request.progress)
     names = _class_names(folder, wnids)
     variant = _variant(folder, [len(part.images) for part in result.parts])
@@ -35,12 +38,31 @@ def load(name: str, request: Request) -> tuple[ImageSet, ImageSet | None]:
     for part, (_, numbers) in zip(result.parts, listed, strict=True):
         labels = numbers[part.kept]
         if not sets:
-            check_classes(labels, wnids, folder / "train", part)
-        files, skipped = part.files, part.skipped
-        sets.append(ImageSet(name, part.images, labels, names, MEAN, STD, variant, files=files, skipped=skipped))
+            check_classes(labels, wnids, folder / "train", part.skipped)
+        sets.append(
+            ImageSet(
+                name,
+                part.images,
+                labels,
+                names,
+                MEAN,
+                STD,
+                variant,
+                files=part.files,
+                skipped=part.skipped,
+                pixels=part.pixels,
+            )
+        )
     if not len(sets[1]):
         raise UserError(f"{folder / 'val'} holds no image that can be read. Fetch {ARCHIVE} again.")
     return sets[0], sets[1]
+
+
+def _listed(request: Request) -> tuple[Path, list[str], list[tuple[list[File], np.ndarray]]]:
+    """The folder, its classes, and the files of training and validation with their class numbers."""
+    folder = _find(request.root) or unpack_or_fetch(request, REMOTE, FOLDER)
+    wnids = _wnids(folder)
+    return folder, wnids, [_train(folder, wnids), _validation(folder, wnids)]
 
 
 def _find(root: Path) -> Path | None:
@@ -78,7 +100,7 @@ def _validation(folder: Path, wnids: list[str]) -> tuple[list[File], np.ndarray]
     if not where.is_dir():
         raise UserError(f"{where} is missing. Fetch {ARCHIVE} again.")
     if not notes.is_file() or not (where / "images").is_dir():
-        listed = [(file, number[wnid]) for wnid in subfolders(where) if wnid in number
+        listed = [(file, number[wnid]) for wnid in subfolders(where)[0] if wnid in number
                   for file in list_images(where / wnid, deep=True)]  # fmt: skip
         if not listed:
             raise UserError(f"{notes} or {where / 'images'} is missing. Fetch {ARCHIVE} again.")
@@ -117,16 +139,34 @@ def _variant(folder: Path, counts: list[int]) -> str | None:
     return f"{counts[0]:,} training and {counts[1]:,} validation images instead of {COUNTS[0]:,} and {COUNTS[1]:,}"
 
 
-def look(name: str, root: Path) -> SourceInfo:
+def describe(request: Request) -> Description:
+    """Count the files."""
+    folder, wnids, listed = _listed(request)
+    train, test = (per_class(numbers, len(wnids)) for _, numbers in listed)
+    side = request.size or SIZE
+    return Description(request.name, _class_names(folder, wnids), train, test, (3, side, side))
+
+
+def look(request: Request) -> SourceInfo:
     """Count the files."""
     from osp.data.download import how_to_get
 
+    name, root = request.name, request.root
     folder = _find(root)
     if folder is None:
         if (root / ARCHIVE).is_file():
             archive = str(root / ARCHIVE)
             return SourceInfo(name, True, archive, *COUNTS, (3, SIZE, SIZE), how="unpacked at the first use")
-        return SourceInfo(name, False, str(root / FOLDER), how=how_to_get(name, root))
+        return SourceInfo(name, False, str(root / FOLDER), how=how_to_get([REMOTE], root))
     wnids = _wnids(folder)
     counts = [len(_train(folder, wnids)[0]), len(_validation(folder, wnids)[0])]
     return SourceInfo(name, True, str(folder), counts[0], counts[1], (3, SIZE, SIZE), _variant(folder, counts))
+
+
+SOURCE = Source(
+    load=load,
+    describe=describe,
+    look=look,
+    remotes=(REMOTE,),
+    within=SplitDefaults(tuple(range(100)), 100, unlabeled=40_000, ood_ratio=0.6, val_per_class=50),  # Table 3
+)

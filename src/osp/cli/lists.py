@@ -1,0 +1,157 @@
+"""What there is to choose from: `osp datasets` and `osp methods`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from osp.cli.text import columns, console, plain, say
+from osp.errors import UserError, suggest, user_path
+
+if TYPE_CHECKING:
+    from osp.data import SourceInfo
+    from osp.methods.base import Method
+
+OWN = ("folder", "pile")
+"""Sets that are the user's images: there is nothing to find before a folder is named."""
+
+INDENT = 14
+
+
+def datasets(
+    data_dir: Annotated[
+        str | None, typer.Option(help="Folder to look in; else OSP_DATA, else your cache folder.")
+    ] = None,
+) -> None:
+    """Show each data set: whether it is there, its size, where it was looked for, and how to get it.
+
+    Example: `osp datasets --data-dir ~/data`
+    """
+    from osp.data import data_dir as folder_of
+    from osp.data import describe
+    from osp.data.sources.base import check_root
+
+    if data_dir is not None:
+        user_path(data_dir)
+    check_environment()
+    folder = folder_of(data_dir)
+    check_root(folder)
+    shown = console()
+    shown.print(plain(f"Looked in {folder}\n", lines=True), soft_wrap=True)
+    for info in describe(data_dir):
+        state, style, notes = _state(info)
+        line = plain(f"{info.name:<{INDENT - 2}}  ", "bold")
+        line.append_text(plain(f"{state:<9}", style)).append_text(plain(_counts(info)))
+        shown.print(line)
+        for note in notes:  # not wrapped: paths and addresses are copied, and a terminal breaks them by itself
+            shown.print(plain(" " * INDENT + note), soft_wrap=True)
+
+
+def check_environment() -> None:
+    """Refuse OSP_DATA or OSP_CACHE that name the home folder of nobody."""
+    import os
+
+    for name in ("OSP_DATA", "OSP_CACHE"):
+        try:
+            user_path(os.environ.get(name, ""))
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from None
+
+
+def _state(info: SourceInfo) -> tuple[str, str, list[str]]:
+    """One word for a set, its color, and the lines below it."""
+    notes = [f"variant: {info.variant}"] if info.variant else []
+    notes += [f"problem: {info.problem}"] if info.problem else []
+    if info.name in OWN:
+        return "yours", "cyan", [*notes, info.how]
+    if info.found:
+        return "found", "green", [info.where, *notes]
+    return "missing", "yellow", [*notes, f"looked for in {info.where}", *([info.how] if info.how else [])]
+
+
+def _counts(info: SourceInfo) -> str:
+    counts = [] if info.train is None else [f"{info.train:,}"]
+    counts += [] if not info.test else [f"{info.test:,} test"]
+    return f"{' + '.join(counts)} images" if counts else ""
+
+
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Show the options of this method.")] = None,
+    preset: Annotated[
+        str, typer.Option(help="Values of the common harness (default) or as published (paper).")
+    ] = "default",
+    data: Annotated[
+        str | None, typer.Option(help="With --preset paper: the values published for this data set.")
+    ] = None,
+) -> None:
+    """List the methods, or show one with its options and where each value comes from.
+
+    Examples:
+
+    - `osp methods fixmatch`
+
+    - `osp methods fixmatch --preset paper --data cifar100`
+    """
+    from osp.data import available as data_sets
+    from osp.methods.registry import available, get
+
+    if preset not in ("default", "paper"):
+        raise UserError(f"--preset {preset!r}: no such preset.{suggest(preset, ['default', 'paper'])}")
+    if data is not None and data not in data_sets():
+        raise UserError(f"Unknown data set {data!r}.{suggest(data, data_sets())} `osp datasets` shows them.")
+    shown = console()
+    if name is None:
+        rows = [(each, get(each).summary, get(each).reference) for each in available()]
+        shown.print(columns(*rows, headings=("method", "what it does", "from")))
+        say("`osp methods NAME` shows a method's options; `--method ./mine.py` runs one of your own.")
+        return
+    method = get(name)
+    title = plain(method.name, "bold").append_text(plain(f": {method.summary}\n{method.reference}\n", lines=True))
+    shown.print(title)
+    if preset == "paper":
+        published = [(key, *_published(method, key, data)) for key in method.Options.model_fields]
+        shown.print(columns(*published, headings=("option", "value", "meaning", "source"), padding=(0, 1)))
+        return
+    shown.print(columns(*options_of(method), headings=("option", "value", "meaning"), padding=(0, 1)))
+    say("\nChange one with `osp train --set OPTION=VALUE`. `--preset paper` shows the published values and sources.")
+
+
+def options_of(method: type[Method]) -> list[tuple[str, str, str]]:
+    """Name, default and meaning of each option."""
+    return [
+        (name, value(field.get_default(call_default_factory=True)), field.description or "")
+        for name, field in method.Options.model_fields.items()
+    ]
+
+
+def _published(method: type[Method], key: str, data: str | None) -> tuple[str, str, str]:
+    """Value, meaning and source of an option as published: in general with its exceptions, or for one data set."""
+    from osp.methods.base import UNPUBLISHED
+
+    field = method.Options.model_fields[key]
+    meaning = field.description or ""
+    published = method.paper.get(key)
+    if published is None:
+        if key in UNPUBLISHED:
+            return value(UNPUBLISHED[key]), meaning, "off: not in the publication"
+        return value(field.get_default(call_default_factory=True)), meaning, "not published; our default"
+    by_data: dict[str, Any] = getattr(published, "by_data", {})
+    if data is None:
+        exceptions = "".join(f"\n{value(other)} on {name}" for name, other in by_data.items())
+        return value(published.value) + exceptions, meaning, published.source
+    if data in by_data:
+        return value(by_data[data]), meaning, f"{published.source}; for {data}"
+    general = f"; general value, none published for {data}" if by_data else ""
+    return value(published.value), meaning, published.source + general
+
+
+def value(thing: object) -> str:
+    """A value as it is written behind `--set`."""
+    if thing is None:
+        return "null"
+    if isinstance(thing, bool):
+        return str(thing).lower()
+    if isinstance(thing, list | tuple):
+        return f"[{','.join(map(value, thing))}]"
+    return f"{thing:g}" if isinstance(thing, float) else str(thing)

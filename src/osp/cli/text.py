@@ -1,0 +1,52 @@
+"""Everything the command prints goes through here: names of files and classes are shown, never obeyed."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from osp.errors import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+
+def say(text: object = "", end: str = "\n") -> None:
+    """A line on standard output."""
+    print(printable(text, lines=True), end=end, flush=True)
+
+
+def complain(text: object) -> None:
+    """A line on standard error; without one (full, closed) the exit code has to say it."""
+    try:
+        print(f"osp: {printable(text, lines=True)}", file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        sys.stderr = None  # or the interpreter tries to flush it once more
+
+
+def plain(text: object, style: str = "", lines: bool = False) -> Text:
+    """User text for a table or a console: a `Text` is never read as markup."""
+    from rich.text import Text
+
+    return Text(printable(text, lines), style)
+
+
+def console() -> Console:
+    from rich.console import Console
+
+    return Console(markup=False, emoji=False, highlight=False)
+
+
+def columns(*rows: tuple[object, ...], headings: tuple[str, ...] = (), padding: tuple[int, int] = (0, 2)) -> Any:
+    """A table without lines. The first column is never cut or broken: its words are typed."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=padding, show_header=bool(headings))
+    first = max((len(printable(row[0])) for row in rows), default=0)
+    table.add_column(headings[0] if headings else "", no_wrap=True, min_width=first)
+    for heading in headings[1:] or [""] * (max(map(len, rows), default=1) - 1):
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(*(plain(value, lines=True) for value in row))
+    return table

@@ -1,0 +1,174 @@
+"""`osp train` and `osp demo`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from osp.cli.lists import check_environment
+from osp.cli.text import columns, complain, console, plain, say
+from osp.errors import user_path
+
+if TYPE_CHECKING:
+    from osp.recipe import Recipe
+
+DEMO_METHOD = "osp"
+DEMO_LABELS = 5
+
+SET_HELP = "Any other setting (`osp settings` lists them), e.g. `--set lr=0.01`; repeatable."
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder of the runs; one that is in use is left alone.")] = Path(
+        "runs/demo"
+    ),
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+) -> None:
+    """Train on embedded digits, without and with unlabelled images: 30 labels, and a pool of which 60 % shows none of
+    the six classes. Takes about a minute and needs no data.
+
+    Example: `osp demo --out runs/first`
+    """
+    from osp.recipe import Recipe
+
+    common: dict[str, Any] = {"data": "digits", "scale": "demo", "labels_per_class": DEMO_LABELS, "seed": seed}
+    recipes = [Recipe(method=name, **common) for name in ("supervised", DEMO_METHOD)]
+    home = user_path(out)
+    home = home if home.name else home / "demo"
+    number, free = 1, home
+    while free.is_dir() and any(free.iterdir()):
+        number += 1
+        free = home.with_name(f"{home.name}-{number}")
+    say(f"Digits 0 to 5, {DEMO_LABELS} labelled images each; a pool of unlabelled digits, 60 % of which are 6 to 9.")
+    results = []
+    for part, recipe in enumerate(recipes, start=1):
+        say(f"\n{part} of {len(recipes)}: {recipe.method}")
+        results.append(_run(recipe, free / str(recipe.method), resume=False))
+    baseline, run = results
+    before, after = baseline.result, run.result
+    say(f"\nTest accuracy: {before['accuracy']:.1f} % from the labels alone, ", end="")
+    say(f"{after['accuracy']:.1f} % by {DEMO_METHOD} with the unlabelled pool.")
+    say(f"Telling digits 6 to 9 from 0 to 5 (AUROC): {before['auroc']:.1f} and {after['auroc']:.1f}.")
+    say(f"Look at the picture: {run.path / 'result.png'}")
+    say("Next: `osp datasets`, `osp methods`, `osp train --help`.")
+
+
+def train(
+    recipe_file: Annotated[
+        Path | None, typer.Option("--recipe", help="A recipe file (YAML); options given here win over it.")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="Data set; `osp datasets` lists them.")] = None,
+    data_dir: Annotated[
+        str | None, typer.Option(help="Folder of the data; else OSP_DATA, else your cache folder.")
+    ] = None,
+    ood_data: Annotated[
+        str | None, typer.Option(help="Another data set in the pool; `pile` for your own unsorted images.")
+    ] = None,
+    ood_dir: Annotated[str | None, typer.Option(help="Folder of --ood-data, if it is not --data-dir.")] = None,
+    method: Annotated[str | None, typer.Option(help="Method; `osp methods` lists them. Or a file: ./mine.py")] = None,
+    preset: Annotated[str | None, typer.Option(help="Method options: default (common harness) or paper.")] = None,
+    scale: Annotated[str | None, typer.Option(help="demo (seconds), cpu (minutes) or paper (as published).")] = None,
+    ood_ratio: Annotated[
+        float | None, typer.Option(help="Share of the pool that shows none of the classes, 0 to 1.")
+    ] = None,
+    labels_per_class: Annotated[int | None, typer.Option(help="Labelled images per class.")] = None,
+    unlabeled: Annotated[int | None, typer.Option(help="Unlabelled images in all; default: as many as fit.")] = None,
+    network: Annotated[str | None, typer.Option(help="cnn, small, or wrn-DEPTH-WIDTH such as wrn-28-2.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Length of the run; a short one is a long one scaled down.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/DATA-METHOD-...")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP)] = None,
+) -> None:
+    """Train a classifier from a few labelled images and a pool of unlabelled ones, and test it.
+
+    The run's folder then holds the model, its settings, its metrics, result.json and a picture. An interrupted run
+    goes on with --resume.
+
+    Examples:
+
+    - `osp train --data mnist --data-dir DIR --method fixmatch --ood-ratio 0.6`
+
+    - `osp train --data folder --data-dir photos --labels-per-class 20`
+
+    - `osp train --recipe recipe.yaml --seed 3 --out runs/third`
+
+    - `osp train --out runs/third --resume`
+    """
+    from osp.recipe import Recipe, apply_assignments, read_fields
+    from osp.recipe.recipe import without_code
+
+    given: dict[str, Any] = {
+        "data": data,
+        "data_dir": data_dir,
+        "ood_data": ood_data,
+        "ood_dir": ood_dir,
+        "method": method,
+        "preset": preset,
+        "scale": scale,
+        "ood_ratio": ood_ratio,
+        "labels_per_class": labels_per_class,
+        "unlabeled": unlabeled,
+        "network": network,
+        "steps": steps,
+        "seed": seed,
+    }
+    given = {key: value for key, value in given.items() if value is not None}
+    fields: dict[str, Any] = {}
+    for path in (data_dir, ood_dir):
+        user_path(path or "")  # refused here where it cannot be one
+    folder = None if out is None else user_path(out)
+    source = None if recipe_file is None else user_path(recipe_file)
+    if source is not None:
+        fields = read_fields(source)
+        if method is None:
+            without_code(fields, source)
+    fields = apply_assignments({**fields, **given}, settings or [])
+    run = _run(Recipe(**fields), folder, resume)
+    _print_result(run.result)
+    say(f"Run: {run.path}   picture: {run.path / 'result.png'}")
+
+
+def _run(recipe: Recipe, out: Path | None, resume: bool) -> Any:
+    """Train with progress on the terminal; interruptions say how to continue."""
+    check_environment()
+    from osp.api import train as start
+    from osp.engine.devices import keep_freed_memory
+    from osp.engine.progress import shown
+    from osp.engine.signals import Interrupted
+    from osp.engine.train import folder_for
+
+    keep_freed_memory()
+    folder = folder_for(recipe, out)
+    again = f"osp train --out {shlex.quote(str(folder))} --resume"
+    try:
+        with shown() as display:
+            return start(recipe, folder, resume=resume, display=display, loading=display.loading)
+    except Interrupted:
+        complain(f"Stopped; everything is saved. Continue with: {again}")
+    except KeyboardInterrupt:
+        begun = (folder / "plan.yaml").exists()
+        complain(f"Stopped at once. {f'Continue from the last save with: {again}' if begun else 'Nothing was begun.'}")
+    raise typer.Exit(130)
+
+
+SHOWN = {
+    "accuracy": "test accuracy (%)",
+    "auroc": "AUROC, ID against OOD test images",
+    "pool_auroc": "AUROC in the unlabelled pool",
+    "purity": "ID among the kept images (%)",
+    "angle": "angle between ID and OOD features (degrees)",
+    "seconds": "seconds",
+}
+
+
+def _print_result(result: dict[str, Any]) -> None:
+    found = [(meaning, result.get(key)) for key, meaning in SHOWN.items()]
+    rows = [(meaning, f"{number:.1f}") for meaning, number in found if isinstance(number, int | float)]
+    shown = console()
+    shown.print(columns(*rows))
+    for warning in result.get("warnings") or []:
+        shown.print(plain(f"Warning: {warning}", "yellow"), soft_wrap=True)

@@ -1,0 +1,168 @@
+"""What a data set is to the rest of the package: a `Source`, declared in one file of `osp/data/sources/`.
+
+The file's name is the set's name, and the file declares one `SOURCE`. The only thing a source must have is `load`:
+
+    def load(request: Request) -> tuple[ImageSet, ImageSet | None]:
+        images = np.load(request.root / "train.npy")
+        ...
+
+    SOURCE = Source(load=load)
+
+A set from outside the package is an entry point of the group `osp.data`: its name is the set's, its value the module or
+the `Source` itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from osp.data.imageset import ImageSet
+
+Progress = Callable[[int, int, str], None]
+"""Called as progress(done, total, text) during anything that takes long."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `osp.data.load` was asked for."""
+
+    name: str
+    root: Path
+    size: int | None = None
+    seed: int = 0
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A published file."""
+
+    url: str
+    md5: str
+    folder: str = ""
+    """Where it belongs below the data folder."""
+
+    @property
+    def file(self) -> str:
+        """Its name."""
+        return self.url.rsplit("/", 1)[1]
+
+
+@dataclass(frozen=True)
+class SourceInfo:
+    """What `osp datasets` shows of one set."""
+
+    name: str
+    found: bool
+    where: str
+    """The place where it was found, or where it was looked for."""
+    train: int | None = None
+    test: int | None = None
+    shape: tuple[int, int, int] | None = None
+    variant: str | None = None
+    how: str = ""
+    """What to do to have it."""
+    problem: str | None = None
+    """Why it cannot be used although something is there."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """What can be said of the images of one set before any of them is decoded: classes and counts."""
+
+    name: str
+    class_names: tuple[str, ...]
+    train: tuple[int, ...]
+    """Training images per class."""
+    test: tuple[int, ...] | None
+    """Test images per class; None where the set has no test images."""
+    shape: tuple[int, int, int]
+    train_unknown: int = 0
+    """Training images without a class."""
+    test_unknown: int = 0
+    notes: tuple[str, ...] = ()
+    """What was left out of these counts; `load` warns of the same."""
+
+    @property
+    def smallest_class(self) -> int | None:
+        """Training images of the smallest class; None where there are no classes."""
+        return min(self.train, default=None)
+
+    def smallest_of(self, id_classes: tuple[int | str, ...] | None) -> int | None:
+        """Training images of the smallest of these classes (numbers or names; None = all).
+
+        >>> Description("toy", ("cat", "dog", "eel"), (9, 4, 2), None, (3, 32, 32)).smallest_of(("cat", 1))
+        4
+        """
+        if id_classes is None or not self.train:
+            return self.smallest_class
+        from osp.data.classes import class_numbers
+
+        return min(self.train[number] for number in class_numbers(id_classes, self.class_names, self.name))
+
+
+@dataclass(frozen=True)
+class SplitDefaults:
+    """How a set is split where the user does not say; the fields are those of `SplitSpec`."""
+
+    id_classes: tuple[int | str, ...] | None = None
+    labels_per_class: int = 10
+    unlabeled: int | None = None
+    ood_ratio: float | None = None
+    ood_count: int | None = None
+    val_per_class: int = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A data set: how it is read, where it comes from, how it is split."""
+
+    load: Callable[[Request], tuple[ImageSet, ImageSet | None]]
+    """Read the set, fetching it first where it is missing and can be had."""
+    describe: Callable[[Request], Description] | None = None
+    """Classes and counts from listings or headers, nothing decoded; left out, the set is loaded and counted."""
+    look: Callable[[Request], SourceInfo] | None = None
+    """Say in a moment what is there; left out, nothing is said but that the set is known."""
+    remotes: tuple[Remote, ...] = ()
+    """The published files."""
+    grey: bool = False
+    """Small grey images, for which the small convolutional network is the default."""
+    own_folder: bool = False
+    """The user's own images: the folder must be named, there is no usual place."""
+    unsorted: bool = False
+    """Nobody knows which of the images are OOD."""
+    within: SplitDefaults | None = None
+    """The paper's split where the other classes (or images without a class) are OOD; None where it has none."""
+    across: SplitDefaults | None = None
+    """The paper's split where the OOD images come from another set; None = labels and validation as in `within`."""
+
+
+def described(name: str, train: ImageSet, test: ImageSet | None) -> Description:
+    """The description of sets that are loaded already."""
+    classes = len(train.class_names)
+    return Description(
+        name,
+        train.class_names,
+        _per_class(train, classes),
+        None if test is None else _per_class(test, classes),
+        train.shape,
+        train_unknown=_unknown(train),
+        test_unknown=0 if test is None else _unknown(test),
+    )
+
+
+def _per_class(images: ImageSet, classes: int) -> tuple[int, ...]:
+    return () if images.labels is None else per_class(images.labels, classes)
+
+
+def per_class(labels: np.ndarray, classes: int) -> tuple[int, ...]:
+    """How many images each class has; -1 (unknown) is not counted."""
+    return tuple(np.bincount(labels[labels >= 0], minlength=classes).tolist())
+
+
+def _unknown(images: ImageSet) -> int:
+    return len(images) if images.labels is None else int((images.labels < 0).sum())

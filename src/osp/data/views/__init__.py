@@ -1,0 +1,11 @@
+"""The views of images that methods learn from, one file each, and what applies them to whole batches.
+
+`plain` normalises only; `flip` mirrors half of the images; `weak` mirrors and crops; `strong` is weak, RandAugment and
+a grey square. A digit at the end of a name (`weak2`) asks for another, independent draw.
+"""
+
+from osp.data.views.augmenter import Augmenter, Plan
+from osp.data.views.base import Draws, ImageKind, View
+from osp.data.views.registry import available, base_name, find
+
+__all__ = ["Augmenter", "Draws", "ImageKind", "Plan", "View", "available", "base_name", "find"]

@@ -1,0 +1,175 @@
+"""What the reported model says about images: one pass gives features, logits and every OOD score."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from osp import scores
+from osp.engine.optim import AveragedWeights
+from osp.engine.passes import map_images
+from osp.errors import UserError
+from osp.evaluate.metrics import accuracy, detection, interclass_variance, mean_angle, partition_quality
+from osp.evaluate.predictions import POOL_SAMPLE, Group, PoolPredictions, Predictions
+from osp.methods.base import Method
+from osp.scores import Score
+
+if TYPE_CHECKING:
+    from osp.engine.batches import Feed
+
+KEPT_BY_VALIDATION = 0.95
+"""Share of the validation images at or below the threshold."""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What the model says about images; arrays in the order of the images."""
+
+    features: np.ndarray
+    logits: np.ndarray
+    scores: dict[str, np.ndarray]
+
+
+class Evaluation:
+    """The reported model: with averaged weights where the method has them, and with every OOD score.
+
+    The method's own score comes first; those that work after the fact on any network follow. Fitted ones are fitted to
+    the labelled images when `fit` is called.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        feed: Feed,
+        averaged: AveragedWeights | None,
+        autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self.method, self.feed, self.averaged, self.autocast = method, feed, averaged, autocast
+        dim, classes = method.net.feature_dim, method.net.num_classes
+        self.scores: dict[str, Score] = {method.own_score.name: method.own_score}
+        for name in scores.available():
+            if name not in self.scores:
+                self.scores[name] = scores.build(name, dim, classes).to(feed.device)
+        asked = method.options.score
+        self.reported = method.own_score.name if asked == "own" else asked
+
+    @contextmanager
+    def reported_weights(self) -> Iterator[None]:
+        """Inside, the model is the one that is reported."""
+        with self.averaged.applied() if self.averaged is not None else nullcontext():
+            yield
+
+    def fit(self, names: Sequence[str] | None = None) -> None:
+        """Fit the scores that are fitted (all, or these) to the labelled images."""
+        wanted = [score for name, score in self.scores.items() if score.fitted and (names is None or name in names)]
+        if wanted:
+            features, logits = self._map(self._encoded, self.feed.index["labeled"])
+            labels = self.feed.targets["labeled"]
+            with self.reported_weights():
+                for score in wanted:
+                    score.fit(features.to(labels.device), logits.to(labels.device), labels, self.method.net.classifier)
+
+    def outputs(self, index: np.ndarray, feed: Feed | None = None, names: Sequence[str] | None = None) -> Outputs:
+        """Features, logits and scores (all, or these) of images by index, training images by default."""
+        chosen = list(self.scores) if names is None else list(names)
+
+        def everything(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            features, logits = self._encoded(images)
+            return features, logits, self._scored(features, logits, chosen)
+
+        features, logits, values = (tensor.numpy() for tensor in self._map(everything, index, feed))
+        check_finite(logits, values)
+        return Outputs(features, logits, {name: values[:, k] for k, name in enumerate(chosen)})
+
+    def pool(self) -> PoolPredictions:
+        """Scores and classes of every unlabelled image; features and logits of a sample, as all would not fit."""
+        chosen, index = list(self.scores), self.feed.index["unlabeled"]
+
+        def brief(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            features, logits = self._encoded(images)
+            confidence, predicted = logits.softmax(dim=1).max(dim=1)
+            return self._scored(features, logits, chosen), confidence, predicted
+
+        values, confidence, predicted = (tensor.numpy() for tensor in self._map(brief, index))
+        check_finite(values)
+        rows = sample_rows(len(index))
+        sampled = self.outputs(index[rows], names=[])
+        kept = self.method.kept()
+        return PoolPredictions(
+            ids=index,
+            predicted=predicted,
+            confidence=confidence,
+            scores={name: values[:, k] for k, name in enumerate(chosen)},
+            kept=None if kept is None else kept.cpu().numpy(),
+            sample=rows,
+            logits=sampled.logits,
+            features=sampled.features,
+        )
+
+    def group(self, index: np.ndarray, targets: np.ndarray | None, feed: Feed | None = None) -> Group:
+        found = self.outputs(index, feed)
+        return Group(index, found.logits, found.scores, found.features, targets)
+
+    def predictions(self, groups: dict[str, Group], pool: PoolPredictions) -> Predictions:
+        """With a threshold for each score, from validation images or, where there are none, from the labelled ones."""
+        known = groups["validation"] if len(groups["validation"]) else groups["labeled"]
+        return Predictions(self.reported, thresholds(known.scores), groups, pool)
+
+    def validate(self, truth: np.ndarray | None) -> tuple[dict[str, float | None], Outputs]:
+        """Numbers of one evaluation during training; `truth`, which pool images are OOD, is for the metrics alone."""
+        self.fit([self.reported])
+        validation = self.outputs(self.feed.index["val"], names=[self.reported])
+        targets = self.feed.targets["val"].cpu().numpy()
+        line: dict[str, float | None] = {"val_accuracy": accuracy(validation.logits, targets)}
+        line["interclass_variance"] = interclass_variance(validation.features, targets)
+        if truth is not None and truth.any() and not truth.all():
+            pool = self.feed.index["unlabeled"]
+            rows = sample_rows(len(pool))
+            sampled, is_ood = self.outputs(pool[rows], names=[self.reported]), truth[rows]
+            scores = sampled.scores[self.reported]
+            line["pool_auroc"] = detection(scores[~is_ood], scores[is_ood])["auroc"]
+            line["angle"] = mean_angle(validation.features, sampled.features[is_ood])
+        kept = self.method.kept()
+        if kept is not None and truth is not None:
+            line.update(partition_quality(kept.cpu().numpy(), truth))
+        return line, validation
+
+    def _encoded(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        features, logits, _ = self.method.outputs(images)
+        return features, logits
+
+    def _scored(self, features: Tensor, logits: Tensor, names: Sequence[str]) -> Tensor:
+        with torch.autocast(features.device.type, enabled=False):
+            columns = [self.scores[name](features, logits, self.method.net.classifier).float() for name in names]
+        return torch.stack(columns, dim=1) if columns else features.new_empty(len(features), 0)
+
+    def _map(
+        self, function: Callable[[Tensor], tuple[Tensor, ...]], index: np.ndarray, feed: Feed | None = None
+    ) -> tuple[Tensor, ...]:
+        with self.reported_weights():
+            return map_images(function, self.method, feed or self.feed, index, self.autocast)
+
+
+def thresholds(known: dict[str, np.ndarray]) -> dict[str, float]:
+    """The score that 95 % of images known to be ID do not exceed, for each score."""
+    return {name: float(np.quantile(values, KEPT_BY_VALIDATION)) for name, values in known.items()}
+
+
+def sample_rows(size: int, most: int = POOL_SAMPLE) -> np.ndarray:
+    """At most `most` rows of the pool, evenly spread."""
+    return np.linspace(0, max(size - 1, 0), min(most, size)).astype(np.int64)
+
+
+class NotFinite(UserError):
+    """The network's outputs are no longer numbers."""
+
+
+def check_finite(*values: np.ndarray) -> None:
+    if not all(np.isfinite(each).all() for each in values):
+        raise NotFinite("The network's outputs are no longer numbers.")

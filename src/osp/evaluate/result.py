@@ -1,0 +1,92 @@
+"""The numbers of `result.json`, from predictions alone; null where there is nothing to measure, never NaN."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from osp.evaluate.metrics import (
+    accuracy,
+    confusion_matrix,
+    detection,
+    expected_calibration_error,
+    interclass_variance,
+    mean_angle,
+    open_balanced_accuracy,
+    open_confusion_matrix,
+    partition_quality,
+    per_class_accuracy,
+)
+from osp.evaluate.predictions import Group, Predictions
+
+OWN_GROUPS = ("test", "test_ood", "validation", "labeled")
+
+
+def measure(predictions: Predictions, truth: np.ndarray | None) -> dict[str, Any]:
+    """Accuracy, detection by the reported score and by 1 - max softmax, the partition, the geometry of the features.
+
+    `truth` says which pool images are OOD; None where nobody knows.
+    """
+    test, test_ood, score = predictions.groups["test"], predictions.groups["test_ood"], predictions.score
+    found = detection(test.scores[score], test_ood.scores[score])
+    assert test.targets is not None
+    numbers: dict[str, float | None] = {
+        "accuracy": accuracy(test.logits, test.targets),
+        "auroc": found["auroc"],
+        "msp_auroc": detection(test.scores["softmax"], test_ood.scores["softmax"])["auroc"],
+        "pool_auroc": None,
+        "aupr_id": found["aupr_id"],
+        "aupr_ood": found["aupr_ood"],
+        "fpr95": found["fpr95"],
+        "open_accuracy": open_accuracy(predictions, test, test_ood),
+        "calibration_error": expected_calibration_error(test.logits, test.targets),
+        "purity": None,
+        "recall": None,
+        "angle": mean_angle(test.features, test_ood.features),
+        "interclass_variance": interclass_variance(test.features, test.targets),
+    }
+    pool = predictions.pool
+    if truth is not None:
+        scores = pool.scores[score]
+        numbers["pool_auroc"] = detection(scores[~truth], scores[truth])["auroc"]
+        if pool.kept is not None:
+            numbers |= partition_quality(pool.kept, truth)
+    rounded: dict[str, Any] = {key: _rounded(value) for key, value in numbers.items()}
+    matrix = confusion_matrix(test.targets, test.predicted, test.logits.shape[1])
+    rounded["confusion"] = matrix.tolist()
+    rounded["class_accuracy"] = [_rounded(each) for each in per_class_accuracy(matrix)]
+    rounded["score"] = score
+    rounded["scores"] = {name: _detection(test.scores[name], test_ood.scores[name]) for name in test.scores}
+    others = {name: group for name, group in predictions.groups.items() if name not in OWN_GROUPS}
+    rounded["other_ood"] = {name: _detection(test.scores[score], group.scores[score]) for name, group in others.items()}
+    validation = predictions.groups["validation"]
+    known = len(validation) and validation.targets is not None
+    rounded["val_accuracy"] = _rounded(accuracy(validation.logits, validation.targets)) if known else None  # type: ignore[arg-type]
+    rounded["threshold"] = predictions.threshold
+    rounded["test_images"] = len(test)
+    return rounded
+
+
+def open_accuracy(predictions: Predictions, test: Group, test_ood: Group) -> float | None:
+    """Balanced accuracy over the K classes and "none of them", at the model's threshold; None without OOD images."""
+    assert test.targets is not None
+    score = predictions.score
+    matrix = open_confusion_matrix(
+        test.logits,
+        test.scores[score],
+        test.targets,
+        test_ood.logits,
+        test_ood.scores[score],
+        predictions.threshold,
+    )
+    return open_balanced_accuracy(matrix)
+
+
+def _detection(id_scores: np.ndarray, ood_scores: np.ndarray) -> dict[str, float | None]:
+    found = detection(id_scores, ood_scores)
+    return {"auroc": _rounded(found["auroc"]), "fpr95": _rounded(found["fpr95"])}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None or not np.isfinite(value) else round(float(value), 4)

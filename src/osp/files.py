@@ -1,0 +1,135 @@
+"""Files of ours: written whole or not at all, never through a link, and locked between processes.
+
+A file is written beside its final name under a name that nobody can have put there before, flushed to the disk and
+renamed; then the folder is flushed too, so that after a power failure either the old or the new file is there. Renaming
+replaces a link itself, not what it points to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from osp.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+PARTIAL = ".partial"
+"""Ending of a file that is being written; what a killed process leaves of it may be deleted."""
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def write_bytes(path: Path, content: bytes, earlier: Path | None = None) -> None:
+    """Write a whole file or nothing: an error leaves what was there before, which `earlier` may keep."""
+    try:
+        with _beside(path, earlier) as partial, open(partial, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        kept = f" The earlier {path.name} is untouched." if path.exists() else ""
+        advice = " Free some space, then go on with --resume." if error.errno in _FULL else ""
+        raise UserError(f"Cannot write {path}: {error.strerror or error}.{kept}{advice}") from error
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """An npz file, whole or not at all."""
+    import numpy as np
+
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **arrays)
+    write_bytes(path, buffer.getvalue())
+
+
+def write_text(path: Path, text: str) -> None:
+    """`write_bytes` of UTF-8 text."""
+    write_bytes(path, text.encode())
+
+
+@contextlib.contextmanager
+def _beside(path: Path, earlier: Path | None) -> Iterator[str]:
+    """A new file in the folder of `path` that takes its place at the end, or is gone if something fails."""
+    handle, partial = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent)
+    os.close(handle)
+    try:
+        yield partial
+        os.chmod(partial, 0o666 & ~_UMASK)
+        if earlier is not None and path.exists():
+            os.replace(path, earlier)
+        os.replace(partial, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
+        raise
+    flush_folder(path.parent)
+
+
+def flush_folder(folder: Path) -> None:
+    """See that a rename in this folder outlives a power failure, where the system can do so."""
+    with contextlib.suppress(OSError):  # Windows opens no folders
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def append_text(path: Path, text: str) -> None:
+    """Add text at the end of a file that is no link."""
+    try:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+        with open(os.open(path, flags, 0o666), "a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        reason = "it is a link" if error.errno == errno.ELOOP else error.strerror or str(error)
+        raise UserError(f"Cannot write {path}: {reason}. Go on with --resume.") from error
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder, and refuse a link in its place."""
+    if path.is_symlink():
+        raise UserError(f"{path} is a link; files of a run are not written through links.")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"Cannot create the folder {path}: {error.strerror or error}.") from error
+
+
+@contextlib.contextmanager
+def owned(path: Path, busy: str) -> Iterator[None]:
+    """Hold the lock file `path` alone, or refuse with the sentence `busy`.
+
+    The file stays: whoever deletes a lock that another process waits for lets two hold it.
+    """
+    from filelock import FileLock, Timeout
+
+    if path.is_symlink():
+        raise UserError(f"{path} is a link; delete it.")
+    lock = FileLock(path)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise UserError(busy) from None
+    except OSError as error:
+        raise UserError(f"Cannot lock {path}: {error.strerror or error}.") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+_UMASK = _umask()

@@ -1,0 +1,245 @@
+"""`osp.load`: a trained model. Preprocessing, encoder, classifier, OOD scores and threshold: no method, no recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from osp import scores
+from osp.engine.checkpoint import load_checkpoint, load_state, prefixed, save_checkpoint, unprefixed
+from osp.engine.evaluation import Evaluation, thresholds
+from osp.errors import UserError, suggest
+from osp.nets import build_network
+from osp.parts.one_vs_all import linear_layers
+from osp.recipe.plan import CUSTOM, Plan
+from osp.scores import Score
+
+CHUNK = 256
+NEEDED = ("network", "shape", "class_names", "mean", "std", "layers", "scores", "score")
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What a model says about images, one row each."""
+
+    classes: np.ndarray
+    """Index into `class_names` of the most likely class."""
+    probabilities: np.ndarray
+    ood_score: np.ndarray
+    """Larger = more OOD."""
+    is_ood: np.ndarray
+    """Whether the score lies above the model's threshold."""
+    features: np.ndarray
+
+
+class Predictor:
+    """A trained classifier that also says how foreign an image looks.
+
+    Images are uint8 arrays: N×H×W (grey), N×H×W×C or one H×W×3. Other sizes than the model's are cropped to the middle
+    square and resized, as training does.
+    """
+
+    def __init__(self, net: Any, kept_scores: Mapping[str, Score], meta: Mapping[str, Any]) -> None:
+        self._net = net.eval()
+        self._scores = dict(kept_scores)
+        self.class_names: tuple[str, ...] = tuple(meta["class_names"])
+        self.shape: tuple[int, int, int] = tuple(meta["shape"])
+        self.score: str = meta["score"]
+        """The OOD score that is reported."""
+        self.thresholds: dict[str, float] = {name: float(each["threshold"]) for name, each in meta["scores"].items()}
+        self.about: dict[str, Any] = dict(meta.get("about", {}))
+        """What it was trained on and how, in words."""
+        self._scale = torch.tensor([1 / (255 * each) for each in meta["std"]]).view(1, -1, 1, 1)
+        ratios = [mean / std for mean, std in zip(meta["mean"], meta["std"], strict=True)]
+        self._offset = -torch.tensor(ratios).view(1, -1, 1, 1)
+
+    @property
+    def threshold(self) -> float:
+        """An image whose `ood_score` lies above this looks foreign: 95 % of the validation images lie below it."""
+        return self.thresholds[self.score]
+
+    @property
+    def net(self) -> Any:
+        """Encoder and classifier, in evaluation mode."""
+        return self._net
+
+    def __call__(self, images: Any, score: str | None = None) -> Predicted:
+        """Classes, probabilities, OOD scores and features of images, from one pass."""
+        name = self._score_name(score)
+        columns: list[tuple[Tensor, Tensor, Tensor]] = []
+        for chunk in torch.split(as_tensor(images, self.shape), CHUNK):
+            columns.append(self._chunk(chunk, name))
+        features, logits, values = (torch.cat(column).float() for column in zip(*columns, strict=True))
+        return Predicted(
+            classes=logits.argmax(dim=1).numpy(),
+            probabilities=logits.softmax(dim=1).numpy(),
+            ood_score=values.numpy(),
+            is_ood=(values > self.thresholds[name]).numpy(),
+            features=features.numpy(),
+        )
+
+    def predict(self, images: Any) -> np.ndarray:
+        """The number of the most likely class of each image (an index into `class_names`)."""
+        return self(images).classes
+
+    def predict_proba(self, images: Any) -> np.ndarray:
+        """Class probabilities, N×K."""
+        return self(images).probabilities
+
+    def ood_score(self, images: Any, score: str | None = None) -> np.ndarray:
+        """How foreign each image looks; larger = more OOD. `score` names another score than the reported one."""
+        return self(images, score).ood_score
+
+    def features(self, images: Any) -> np.ndarray:
+        """Feature vectors, N×D."""
+        return self(images).features
+
+    def normalize(self, images: Tensor) -> Tensor:
+        """uint8 N×C×H×W as the network wants them: (pixel/255 - mean) / std."""
+        return images.to(torch.float32).mul_(self._scale).add_(self._offset)
+
+    @torch.no_grad()
+    def _chunk(self, images: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
+        features = self._net.encode(self.normalize(images)).float()
+        logits = self._net.classify(features)
+        return features, logits, self._scores[name](features, logits, self._net.classifier)
+
+    def _score_name(self, score: str | None) -> str:
+        name = self.score if score is None else score
+        if name not in self._scores:
+            raise UserError(f"This model has no OOD score {name!r}.{suggest(name, list(self._scores))}")
+        return name
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.class_names[:6]) + (", ..." if len(self.class_names) > 6 else "")
+        size = "×".join(map(str, self.shape))
+        trained = " ".join(str(self.about[key]) for key in ("method", "data") if key in self.about)
+        return f"Predictor({len(self.class_names)} classes: {names}; images {size}; score {self.score}; {trained})"
+
+
+def save_predictor(
+    path: Path,
+    evaluation: Evaluation,
+    known: Mapping[str, np.ndarray],
+    plan: Plan,
+    class_names: Sequence[str],
+    mean: Sequence[float],
+    std: Sequence[float],
+) -> None:
+    """The reported model as `osp.load` reads it; `known` are the scores of images known to be ID, for thresholds."""
+    net = evaluation.method.net
+    limits = thresholds(dict(known))
+    kept = {name: score for name, score in evaluation.scores.items() if name in limits}
+    meta = {
+        "network": plan.network,
+        "shape": list(evaluation.method.task.shape),
+        "class_names": list(class_names),
+        "mean": list(mean),
+        "std": list(std),
+        "layers": layer_sizes(net.classifier),
+        "score": evaluation.reported,
+        "scores": {name: {"config": score.config(), "threshold": limits[name]} for name, score in kept.items()},
+        "method_file": plan.method if plan.method_content is not None else None,
+        "about": {"method": plan.method_name, "data": plan.data, "seed": plan.seed, **plan.versions},
+    }
+    with evaluation.reported_weights():
+        tensors = prefixed("encoder", net.encoder.state_dict()) | prefixed("classifier", net.classifier.state_dict())
+        for name, score in kept.items():
+            tensors |= prefixed(f"scores/{name}", score.state_dict())
+        save_checkpoint(path, tensors, meta)
+
+
+def load(path: str | Path, *, network: nn.Module | None = None, method: str | None = None) -> Predictor:
+    """The model of a run folder, or of one model file.
+
+    Loading never runs code from the folder. A model trained on a module of your own needs it again as `network`; one
+    whose method file brings an OOD score of its own needs that file, as `method="./mine.py"`.
+    """
+    file = Path(path)
+    if file.is_dir():
+        file = _model_of(file)
+    tensors, meta = load_checkpoint(file)
+    if missing := [key for key in NEEDED if key not in meta]:
+        raise UserError(f"{file} is no trained model (it lacks {missing[0]!r}); continue its run with --resume.")
+    try:
+        return _rebuilt(file, tensors, meta, network, method)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+        raise UserError(f"{file} is damaged or of another version: {error}") from None
+
+
+def _model_of(folder: Path) -> Path:
+    model = folder / "model.safetensors"
+    if not model.exists() and (folder / "plan.yaml").exists():
+        raise UserError(f"The run in {folder} is not finished; continue it with --resume.")
+    if not model.exists() and (folder / "recipe.yaml").exists():
+        raise UserError(f"The run in {folder} was made with another version of osp.")
+    return model
+
+
+def _rebuilt(
+    file: Path, tensors: dict[str, Tensor], meta: dict[str, Any], network: nn.Module | None, method: str | None
+) -> Predictor:
+    if meta["network"] == CUSTOM and network is None:
+        raise UserError("This model has a network of your own: give the module again (network=...).")
+    classes = len(meta["class_names"])
+    net = build_network(network if network is not None else meta["network"], tuple(meta["shape"]), classes)
+    if meta["layers"][0] != net.feature_dim or meta["layers"][-1] != classes:
+        raise ValueError(f"its classifier has the sizes {meta['layers']}")
+    if len(meta["layers"]) > 2:
+        net.add_module("classifier", linear_layers(meta["layers"]))
+    load_state(net.encoder, unprefixed("encoder", tensors), file)
+    load_state(net.classifier, unprefixed("classifier", tensors), file)
+    kept: dict[str, Score] = {}
+    for name, about in meta["scores"].items():
+        kind = scores.get(name) if name in scores.known() else own_score(name, meta, method, str(file))
+        kept[name] = kind(net.feature_dim, classes, **about["config"])
+        load_state(kept[name], unprefixed(f"scores/{name}", tensors), file)
+        kept[name].eval()
+    return Predictor(net, kept, meta)
+
+
+def own_score(name: str, meta: Mapping[str, Any], method: str | None, path: str) -> type[Score]:
+    """A score that a user's method file defines: the file must be given again."""
+    from osp.methods.registry import own_scores
+
+    if method is None:
+        raise UserError(
+            f"This model's OOD score {name!r} is defined in the method file {meta.get('method_file')}. "
+            f"If you trust that file, give it again: osp.load({path!r}, method={meta.get('method_file')!r})."
+        )
+    found = own_scores(method)
+    if name not in found:
+        raise UserError(f"The method file {method} defines no OOD score {name!r}.{suggest(name, list(found))}")
+    return found[name]
+
+
+def layer_sizes(classifier: nn.Module) -> list[int]:
+    """Sizes of the linear layers of a classifier: [features, ..., classes]."""
+    layers = [layer for layer in classifier.modules() if isinstance(layer, nn.Linear)]
+    return [layers[0].in_features, *(layer.out_features for layer in layers)]
+
+
+def as_tensor(images: Any, shape: Sequence[int]) -> Tensor:
+    """uint8 images as people have them, as the N×C×H×W tensor a model wants."""
+    from osp.data.gather import match
+
+    array = np.asarray(images)
+    if array.dtype != np.uint8:
+        raise UserError(f"Images must be uint8 (0 to 255); these are {array.dtype}.")
+    if array.ndim == 3:  # one photograph, or grey images
+        array = array[None] if array.shape[2] == 3 else array[..., None]
+    if array.ndim != 4 or array.shape[3] not in (1, 3):
+        raise UserError(f"Images must be N×H×W or N×H×W×C with 1 or 3 channels; these are {array.shape}.")
+    if not array.size:
+        raise UserError(f"There are no images to look at: these are {array.shape}.")
+    channels, height, width = shape
+    tensor = torch.from_numpy(array.transpose(0, 3, 1, 2).copy())
+    if tensor.shape[2:] != (height, width):
+        tensor = nn.functional.interpolate(tensor, size=(height, width), mode="bilinear", antialias=True)
+    return torch.from_numpy(np.ascontiguousarray(match(tensor.numpy(), (channels, height, width))))

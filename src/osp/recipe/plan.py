@@ -1,0 +1,334 @@
+"""Plan: what was decided. It is made once from a recipe, stored with the run, and never decided anew.
+
+`make_plan` works in two steps. What needs no data (names, options, network) is checked first; then the numbers are
+decided: the published ones of a known set, which needs no file for it, or such as fit the classes of a folder, which is
+described (class names and counts, nothing is decoded). In rising order of precedence a value comes from the method's
+defaults, the preset, the scale, and what was asked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from osp.errors import UserError, suggest
+from osp.recipe.reading import explain, read_fields
+from osp.recipe.recipe import Precision, Preset, Recipe, Scale
+from osp.version import __version__
+
+SPLIT_FIELDS = ("id_classes", "labels_per_class", "unlabeled", "ood_ratio", "id_count", "ood_count", "val_per_class")
+
+IDENTITY = (
+    "data",
+    "ood_data",
+    *SPLIT_FIELDS,
+    "method",
+    "options",
+    "network",
+    "steps",
+    "bn_momentum",
+    "group",
+    "precision",
+    "image_size",
+    "seed",
+    "views",
+)
+"""Fields that affect the result. Folders, device, threads, layout, intervals and the words `preset` and `scale` do not:
+they say where and how it runs, or have become numbers."""
+
+FREE = ("device", "threads", "data_dir", "ood_dir", "tensorboard")
+"""What may differ when a run goes on."""
+
+CUSTOM = "custom"
+"""The network of a run that was given a module: it has no name, and the run no identity."""
+
+CPU_GROUP = 128
+"""Images per pass on a CPU: larger ones leave its caches."""
+
+
+class Plan(BaseModel):
+    """Every field decided. Written as plan.yaml before a run begins, read when it goes on."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    data: str
+    data_dir: str | None = None
+    image_size: int | None = Field(None, ge=8, le=1024)
+    ood_data: str | None = None
+    ood_dir: str | None = None
+    id_classes: tuple[int | str, ...] | None = None
+    labels_per_class: int = Field(ge=1)
+    unlabeled: int | None = Field(None, ge=0)
+    ood_ratio: float | None = Field(None, ge=0, le=1)
+    id_count: int | None = Field(None, ge=0)
+    ood_count: int | None = Field(None, ge=0)
+    val_per_class: int = Field(ge=0)
+
+    method: str
+    method_content: str | None = None
+    """Hash of a method file's content."""
+    options: dict[str, Any]
+    preset: Preset
+    scale: Scale
+    network: str
+    steps: int = Field(ge=1)
+    eval_every: int = Field(ge=1)
+    log_every: int = Field(ge=1)
+    bn_momentum: float = Field(gt=0, le=1)
+    seed: int = Field(ge=0)
+    views: tuple[str, ...] = ()
+
+    device: str = "auto"
+    precision: Precision = "32-true"
+    channels_last: bool = True
+    group: int = Field(ge=0)
+    compile: bool = False
+    threads: int | None = Field(None, ge=1)
+    tensorboard: bool = False
+    versions: dict[str, str] = Field(default_factory=dict)
+    recipe: dict[str, Any] = Field(default_factory=dict)
+    """What was asked."""
+
+    def identity(self) -> str | None:
+        """A hash of all that affects the result, None for a module of the user's own."""
+        if self.network == CUSTOM:
+            return None
+        values = {key: value for key, value in self.model_dump(mode="json").items() if key in IDENTITY}
+        if self.method_content is not None:
+            values["method"] = self.method_content
+        text = json.dumps(values, sort_keys=True, ensure_ascii=False)
+        return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+    @property
+    def method_name(self) -> str:
+        """`fixmatch`, or `mine` for ./mine.py."""
+        return Path(self.method).stem
+
+    def changed(self, **values: Any) -> Plan:
+        return Plan(**{**self.model_dump(), **values})
+
+    def dump(self) -> str:
+        """As YAML, in the order of the fields."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+    @classmethod
+    def read(cls, path: Path) -> Plan:
+        try:
+            return cls(**read_fields(path, "plan"))
+        except ValidationError as error:
+            raise UserError(
+                f"The plan {path} is of another version or damaged: {explain(error, cls, 'plan')}"
+            ) from None
+
+    def differences(self, recipe: Recipe) -> list[str]:
+        """What a recipe asks for that this plan decided otherwise, by name; what may change is left out."""
+        mine, found = self.model_dump(mode="json"), []
+        asked = recipe.asked()
+        for key, value in asked.items():
+            if key == "options":
+                found += [
+                    f"{name} is {mine['options'].get(name)!r} there, {given!r} here"
+                    for name, given in value.items()
+                    if not _same(mine["options"].get(name), given)
+                ]
+            elif key == "method" and value != self.method and file_content(value) == (self.method_content or ""):
+                continue  # the same file in another place
+            elif key not in FREE and not _same(mine[key], value):
+                found.append(f"{key} is {mine[key]!r} there, {value!r} here")
+        return found
+
+    def moved(self, recipe: Recipe) -> Plan:
+        """This plan with the recipe's say on where and how it runs."""
+        given = {key: value for key, value in recipe.asked().items() if key in FREE}
+        if "method" in recipe.asked():
+            given["method"] = recipe.method
+        return self.changed(**given)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal as JSON, 1 and 1.0 being the same number."""
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)
+
+
+def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None) -> Plan:
+    """Decide every open field; raises UserError where something is unknown or impossible, before data are read."""
+    from osp.data import describe_set
+    from osp.data import get as data_source
+    from osp.data.split import spec_for
+    from osp.methods.registry import get
+    from osp.nets import check_name
+
+    data, scale, preset = recipe.data or "digits", recipe.scale or "cpu", recipe.preset or "default"
+    seed = recipe.seed or 0
+    check_data_names(recipe, data)
+    method = get(recipe.method or "osp")
+    options = decide_options(method, preset, scale, data, recipe.options)
+    network = CUSTOM if custom_network else recipe.network or default_network(data, scale)
+    if not custom_network:
+        check_name(network)
+    steps = recipe.steps or (method.paper_steps if scale == "paper" else default_steps(data, scale))
+    check_machine(recipe, options)
+
+    check_folders(data, recipe)
+    given = {key: getattr(recipe, key) for key in SPLIT_FIELDS}
+    smallest = None
+    if data_source(data).within is None:  # a set without published numbers: they are made to fit its classes
+        described = describe_set(data, recipe.data_dir, size=recipe.image_size, progress=progress)
+        smallest = described.smallest_of(recipe.id_classes)
+    spec = spec_for(data, recipe.ood_data, seed=seed, smallest_class=smallest, **given)
+    numbers = {key: getattr(spec, key) for key in SPLIT_FIELDS}
+    device = recipe.device or "auto"
+    threads = recipe.threads
+    if threads is None and scale == "demo":
+        threads = 1  # such small batches gain nothing from more, and lose much on a busy machine
+    return Plan(
+        data=data,
+        data_dir=absolute(recipe.data_dir),
+        image_size=recipe.image_size,
+        ood_data=recipe.ood_data,
+        ood_dir=absolute(recipe.ood_dir),
+        **numbers,
+        method=recipe.method or "osp",
+        method_content=file_content(recipe.method or "osp") or None,
+        options=json.loads(options.model_dump_json()),
+        preset=preset,
+        scale=scale,
+        network=network,
+        steps=steps,
+        eval_every=recipe.eval_every or max(min(steps, 10), round(steps / (10 if scale == "demo" else 20))),
+        log_every=recipe.log_every or max(1, min(100, round(steps / 100))),
+        bn_momentum=recipe.bn_momentum or batchnorm_momentum(steps),
+        seed=seed,
+        device=device,
+        precision=recipe.precision or "32-true",
+        channels_last=recipe.channels_last is not False,
+        group=recipe.group if recipe.group is not None else (CPU_GROUP if on_cpu(device) else 0),
+        compile=bool(recipe.compile),
+        threads=threads,
+        tensorboard=bool(recipe.tensorboard),
+        versions=versions(),
+        recipe=recipe.asked(),
+    )
+
+
+def check_data_names(recipe: Recipe, data: str) -> None:
+    from osp.data import available as data_sets
+
+    for name in (data, recipe.ood_data):
+        if name is not None and name not in data_sets():
+            raise UserError(f"Unknown data set {name!r}.{suggest(name, data_sets())} `osp datasets` shows them.")
+
+
+def decide_options(method: Any, preset: Preset, scale: Scale, data: str, given: dict[str, Any]) -> Any:
+    """The method's options: its defaults, the preset's, the scale's, and what was asked."""
+    from osp.methods.base import published_options
+
+    published = published_options(method, data) if preset == "paper" else {}
+    known = method.Options.model_fields
+    for key in given:
+        if key not in known:
+            hint = suggest(str(key), [*known, *Recipe.model_fields])
+            hint = hint if "mean" in hint else suggest(str(key), known)
+            raise UserError(f"Method {method.name!r} has no option {key!r}, nor has the recipe.{hint}")
+    try:
+        return method.Options(**{**published, **SCALE_OPTIONS.get(scale, {}), **given})
+    except ValidationError as error:
+        raise UserError(explain(error, method.Options, f"options of {method.name}")) from None
+
+
+SCALE_OPTIONS: dict[str, dict[str, Any]] = {"demo": {"batch": 32}}
+"""Options that a scale sets: the demo has few labels and wants to end in seconds."""
+
+
+def default_network(data: str, scale: Scale) -> str:
+    """The paper's networks at scale `paper`; below it the small one where the paper has WRN-28-2."""
+    if is_grey(data):
+        return "cnn"
+    return "wrn-28-2" if scale == "paper" else "small"
+
+
+def default_steps(data: str, scale: Scale) -> int:
+    """Steps that take seconds (`demo`) or minutes on two cores (`cpu`)."""
+    if scale == "demo":
+        return 400
+    return 1_500 if is_grey(data) else 3_000
+
+
+def is_grey(data: str) -> bool:
+    from osp.data import get
+
+    return get(data).grey
+
+
+def check_folders(data: str, recipe: Recipe) -> None:
+    """Refuse a folder of the user's that would be its own OOD source, or of which it is not said what it holds."""
+    from osp.data import get
+
+    if recipe.ood_dir is not None and recipe.ood_data is None:
+        raise UserError(
+            f"ood_dir {recipe.ood_dir}: say what is in it: ood_data=pile (unsorted images), or folder (classes)."
+        )
+    if recipe.ood_data is None:
+        return
+    if get(recipe.ood_data).unsorted and recipe.ood_ratio is not None:
+        raise UserError(
+            f"ood_ratio {recipe.ood_ratio:g}: nobody knows which share of a pile is OOD. Leave it out, and all "
+            "its images are used; ood_count=N takes N of them."
+        )
+    same = get(data).own_folder and absolute(recipe.ood_dir) == absolute(recipe.data_dir)
+    if get(recipe.ood_data).own_folder and (recipe.ood_dir is None or same):
+        raise UserError(f"ood_data {recipe.ood_data}: name the folder of those images as ood_dir.")
+
+
+def check_machine(recipe: Recipe, options: Any) -> None:
+    """Refuse what no machine, or not this one, can do."""
+
+
+def batchnorm_momentum(steps: int) -> float:
+    from osp.nets import batchnorm_momentum as by_length
+
+    return by_length(steps)
+
+
+def on_cpu(device: str) -> bool:
+    """Whether a run with this device setting will be on the CPU."""
+    import torch
+
+    if device == "auto":
+        return not (torch.cuda.is_available() or torch.backends.mps.is_available())
+    return device == "cpu"
+
+
+def absolute(folder: str | None) -> str | None:
+    """A folder that means the same from anywhere."""
+    if not folder:
+        return folder
+    try:
+        return str(Path(folder).expanduser().absolute())
+    except RuntimeError:  # `~nobody`
+        raise UserError(f"The folder {folder} names a user that does not exist.") from None
+
+
+def file_content(method: str) -> str:
+    """Hash of a method file; nothing for a method by name."""
+    from osp.methods.registry import is_file
+
+    if not is_file(method):
+        return ""
+    try:
+        return hashlib.blake2b(Path(method).read_bytes(), digest_size=12).hexdigest()
+    except OSError as error:
+        raise UserError(f"Cannot read the method file {method}: {error.strerror or error}.") from None
+
+
+def versions() -> dict[str, str]:
+    import torch
+
+    return {"osp": __version__, "torch": str(torch.__version__), "threads": str(torch.get_num_threads())}

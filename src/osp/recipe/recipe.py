@@ -1,0 +1,106 @@
+"""Recipe: what is asked for. Every field may be left out; `make_plan` decides what was left open.
+
+A run keeps its recipe as it was written, so that the same file starts the run again and a changed field, preset or
+scale takes effect.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from osp.errors import UserError
+from osp.recipe.reading import explain, read_fields
+
+Preset = Literal["default", "paper"]
+Scale = Literal["demo", "cpu", "paper"]
+Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
+
+
+class Recipe(BaseModel):
+    """Data, split, method and its options, network, budget, precision, seed; None is left to the plan."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    data: str | None = Field(None, description="data set; see `osp datasets`; digits if not set")
+    data_dir: str | None = Field(None, description="folder of the data; else OSP_DATA, else the user's cache folder")
+    image_size: int | None = Field(None, ge=8, le=1024, description="resize images to this side")
+    ood_data: str | None = Field(None, description="another data set whose images pollute the pool")
+    ood_dir: str | None = Field(None, description="folder of `ood_data`, where it is not `data_dir`")
+    id_classes: tuple[int | str, ...] | None = Field(None, description="classes to learn, by number or name")
+    labels_per_class: int | None = Field(None, ge=1, description="labelled images per class")
+    unlabeled: int | None = Field(None, ge=0, description="unlabelled images in all; as many as fit if not set")
+    ood_ratio: float | None = Field(None, ge=0, le=1, description="share of the unlabelled images that is OOD")
+    id_count: int | None = Field(None, ge=0, description="number of unlabelled ID images, instead of a total")
+    ood_count: int | None = Field(None, ge=0, description="number of OOD images, instead of a ratio")
+    val_per_class: int | None = Field(None, ge=0, description="validation images per class")
+
+    method: str | None = Field(None, description="method; see `osp methods`, or ./a_file.py; osp if not set")
+    options: dict[str, Any] = Field(default_factory=dict, description="options of the method")
+    preset: Preset | None = Field(None, description="the method's options: default (common harness) or as published")
+    scale: Scale | None = Field(None, description="steps, network, evaluations: seconds, minutes (cpu) or as published")
+    network: str | None = Field(None, description="cnn, small or wrn-DEPTH-WIDTH")
+    steps: int | None = Field(None, ge=1, description="optimiser steps in all, over all stages")
+    eval_every: int | None = Field(None, ge=1, description="steps between validations")
+    log_every: int | None = Field(None, ge=1, description="steps between lines of metrics.jsonl")
+    bn_momentum: float | None = Field(None, gt=0, le=1, description="batch-norm momentum; by the length if not set")
+    seed: int | None = Field(None, ge=0, description="seed of everything random; 0 if not set")
+
+    device: str | None = Field(
+        None,
+        pattern=r"^(auto|cpu|mps|cuda|cuda:\d+)$",
+        description="auto (CUDA, then MPS, then CPU), cpu, cuda, cuda:1, mps",
+    )
+    precision: Precision | None = Field(None, description="arithmetic; 32-true if not set")
+    channels_last: bool | None = Field(None, description="memory layout; on if not set: faster on most devices")
+    group: int | None = Field(
+        None, ge=0, description="images per pass through the encoder in training; 0 = all; by the device if not set"
+    )
+    compile: bool | None = Field(None, description="torch.compile the encoder")
+    threads: int | None = Field(None, ge=1, description="CPU threads; torch's choice if not set")
+    tensorboard: bool | None = Field(None, description="also write TensorBoard events (extra `tensorboard`)")
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise UserError(explain(error, self.__class__, "recipe")) from None
+
+    @field_validator("ood_ratio", mode="before")
+    @classmethod
+    def _a_number(cls, value: Any) -> Any:
+        if isinstance(value, float) and value != value:
+            raise ValueError("it should be a number from 0 to 1")
+        return value
+
+    def asked(self) -> dict[str, Any]:
+        """The fields that say something."""
+        return {key: value for key, value in self.model_dump(mode="json").items() if value is not None and value != {}}
+
+    def changed(self, **values: Any) -> Recipe:
+        """This recipe with some fields replaced, validated again."""
+        return Recipe(**{**self.model_dump(), **values})
+
+    def dump(self) -> str:
+        """What was asked, as YAML in the order of the fields."""
+        return yaml.safe_dump(self.asked(), sort_keys=False, allow_unicode=True) if self.asked() else "{}\n"
+
+    @classmethod
+    def read(cls, path: str | Path) -> Recipe:
+        """From a YAML file, which never names code: a method file is given on the command line or in Python."""
+        return cls(**without_code(read_fields(path), path))
+
+
+def without_code(fields: dict[str, Any], path: str | Path) -> dict[str, Any]:
+    """The fields of a recipe file, refused where they name a method file: reading must not run code."""
+    from osp.methods.registry import is_file
+
+    if is_file(str(fields.get("method", ""))):
+        raise UserError(
+            f"The recipe {path} names the method file {fields['method']}, and files do not say which code is run. "
+            f"If you trust it, name it yourself: --method {fields['method']} (in Python: method=...)."
+        )
+    return fields

@@ -1,0 +1,123 @@
+"""One run on disk. Nothing here needs torch; files are never followed through links."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from osp.errors import UserError
+from osp.files import PARTIAL, append_text, make_folder, owned, write_text
+
+LEFTOVERS = (".lock", "checkpoints")
+"""What a start that was killed before its plan was written may leave: such a folder is as good as empty."""
+
+
+class RunFolder:
+    """Paths and small files of one run. The plan is written first: a folder that has one is a run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recipe = path / "recipe.yaml"
+        self.plan = path / "plan.yaml"
+        self.split = path / "split.npz"
+        self.data = path / "data.json"
+        self.metrics = path / "metrics.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self.last = self.checkpoints / "last.safetensors"
+        self.previous = self.checkpoints / "previous.safetensors"
+        self.best = self.checkpoints / "best.safetensors"
+        self.model = path / "model.safetensors"
+        self.predictions = path / "predictions.npz"
+        self.result = path / "result.json"
+        self.picture = path / "result.png"
+
+    def begun(self) -> bool:
+        return self.plan.exists()
+
+    def check_free(self) -> None:
+        """Refuse a folder that is in use or cannot be written, before any work is done; creates nothing."""
+        try:
+            if self.path.exists():
+                if not self.path.is_dir():
+                    raise UserError(f"--out {self.path} is a file; name a folder.")
+                if not all(_left_over(entry) for entry in self.path.iterdir()):
+                    raise UserError(
+                        f"The folder {self.path} is not empty. Continue that run with --resume, or choose another "
+                        "--out."
+                    )
+            parent = next(p for p in [self.path, *self.path.absolute().parents] if p.exists())
+        except OSError as error:
+            raise UserError(f"--out {self.path}: {error.strerror or error}. Choose another --out.") from None
+        if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+            raise UserError(f"--out {self.path}: cannot write into {parent}. Choose another --out.")
+
+    @contextlib.contextmanager
+    def owned(self) -> Iterator[None]:
+        """Be the only process that writes here, from before the first file to after the last."""
+        make_folder(self.path)
+        with owned(self.path / ".lock", f"Another process is training in {self.path}."):
+            make_folder(self.checkpoints)
+            yield
+
+    def append_metrics(self, line: Mapping[str, Any]) -> None:
+        append_text(self.metrics, json.dumps(line, allow_nan=False) + "\n")
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """All whole lines; a last line cut off by a crash is left out."""
+        lines = []
+        if self.metrics.exists():
+            for text in self.metrics.read_text(encoding="utf-8", errors="replace").splitlines():
+                with contextlib.suppress(json.JSONDecodeError, RecursionError):
+                    line = json.loads(text)
+                    if isinstance(line, dict) and isinstance(line.get("step"), int):
+                        lines.append(line)
+        return lines
+
+    def rewind_metrics(self, step: int) -> None:
+        """Drop what a crashed run logged after the checkpoint it is resumed from."""
+        if self.metrics.exists():
+            kept = [json.dumps(line) for line in self.read_metrics() if line["step"] <= step]
+            write_text(self.metrics, "".join(line + "\n" for line in kept))
+
+    def check_data(self, keys: Mapping[str, str]) -> None:
+        """Note which images the split's row numbers refer to, or refuse if they are others now."""
+        if not self.data.exists():
+            write_text(self.data, json.dumps(keys, indent=2) + "\n")
+        elif self.read_json(self.data) != keys:
+            raise UserError(
+                f"The images have changed since the run in {self.path} began: some came, went, changed places or "
+                "changed their pixels. Put them back, or start a new run with another --out."
+            )
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        write_text(self.result, json.dumps(result, indent=2, allow_nan=False) + "\n")
+
+    def read_result(self) -> dict[str, Any] | None:
+        """The result of a finished run, otherwise None."""
+        return self.read_json(self.result) if self.result.exists() else None
+
+    def forget_previous(self) -> None:
+        """A finished run needs no second checkpoint."""
+        self.previous.unlink(missing_ok=True)
+
+    def read_json(self, path: Path) -> dict[str, Any]:
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(content, dict):
+                raise ValueError("it holds no fields")
+        except (ValueError, OSError, RecursionError) as error:
+            raise UserError(f"{path} is damaged: {error}. Delete it and go on with --resume.") from None
+        return content
+
+
+def _left_over(entry: Path) -> bool:
+    """Whether a file or folder may stem from a start that never got to its plan."""
+    if entry.name.endswith(PARTIAL) and entry.name.startswith("."):
+        return True
+    if entry.is_symlink() or entry.name not in LEFTOVERS:
+        return False
+    return not entry.is_dir() or not any(entry.iterdir())

@@ -1,0 +1,58 @@
+"""Training runs in tests, ways to stop them, and what is left of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from osp import Recipe
+from osp.engine.checkpoint import load_checkpoint
+from osp.engine.train import Run, train
+from osp.runs.folder import RunFolder
+
+
+def run(recipe: Recipe, out: Path, **more: Any) -> Run:
+    """`train`, leaving torch's threads as they were."""
+    threads = torch.get_num_threads()
+    try:
+        return train(recipe, out, **more)
+    finally:
+        torch.set_num_threads(threads)
+
+
+class Recorder:
+    """A display that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def begin(self, total: int, done: int) -> None: ...
+    def step(self, done: int, stage: str) -> None: ...
+    def values(self, done: int, stage: str, values: Mapping[str, float]) -> None: ...
+    def end(self) -> None: ...
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+class Stopper(Recorder):
+    """Sends a signal to this very process once a step is done; without another choice as Ctrl-C would."""
+
+    def __init__(self, at: int, signal_number: int = signal.SIGINT) -> None:
+        super().__init__()
+        self.at, self.signal_number = at, signal_number
+
+    def step(self, done: int, stage: str) -> None:
+        if done == self.at:
+            os.kill(os.getpid(), self.signal_number)
+
+
+def weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a run's last checkpoint."""
+    return load_checkpoint(RunFolder(path).last)[0]

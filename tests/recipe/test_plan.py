@@ -1,0 +1,148 @@
+"""Plans: decided once, kept, compared by name; their identity is what affects the result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from osp import Plan, Recipe, UserError
+from osp.methods import available
+from osp.recipe import make_plan
+
+
+@pytest.mark.parametrize("method", available())
+@pytest.mark.parametrize("preset", ["default", "paper"])
+def test_a_plan_survives_its_file(method: str, preset: Any, tmp_path: Path) -> None:
+    plan = make_plan(Recipe(method=method, preset=preset, id_classes=(3, "5", 1)))
+    (tmp_path / "plan.yaml").write_text(plan.dump(), encoding="utf-8")
+    assert Plan.read(tmp_path / "plan.yaml") == plan
+    assert plan.identity() == Plan.read(tmp_path / "plan.yaml").identity()
+
+
+def test_a_stored_recipe_with_another_preset_or_scale_trains_with_their_values(tmp_path: Path) -> None:
+    """The stored recipe says what was asked, so no default counts as given."""
+    recipe = Recipe(method="fixmatch", scale="demo")
+    (tmp_path / "recipe.yaml").write_text(recipe.dump(), encoding="utf-8")
+    read = Recipe.read(tmp_path / "recipe.yaml")
+    assert make_plan(read).options["mu"] == 5
+    assert make_plan(read.changed(preset="paper")).options["mu"] == 7
+    assert make_plan(read.changed(scale="cpu")).steps == 1500
+    assert make_plan(read.changed(data="cifar100", scale="cpu")).network == "small"
+
+
+def test_the_paper_preset_knows_the_data_set_and_the_defaults_do_not() -> None:
+    plain, other = (make_plan(Recipe(data=name, method="fixmatch")).options for name in ("cifar10", "cifar100"))
+    assert plain == other
+    paper = {n: make_plan(Recipe(data=n, method="fixmatch", preset="paper")).options for n in ("cifar10", "cifar100")}
+    assert (paper["cifar10"]["weight_decay"], paper["cifar100"]["weight_decay"]) == (5e-4, 1e-3)
+
+
+SAME: list[dict[str, Any]] = [
+    {"device": "cpu"},
+    {"threads": 1},
+    {"log_every": 7},
+    {"eval_every": 9},
+    {"tensorboard": True},
+    {"channels_last": False},
+    {"compile": True},
+    {"data_dir": "/somewhere"},
+    {"preset": "default"},
+    {"ood_ratio": 0.6},
+    {"options": {"threshold": 0.95}},
+]
+OTHER: list[dict[str, Any]] = [
+    {"data": "mnist"},
+    {"method": "uda"},
+    {"options": {"threshold": 0.9}},
+    {"preset": "paper"},
+    {"seed": 1},
+    {"steps": 7},
+    {"network": "small"},
+    {"labels_per_class": 3},
+    {"ood_ratio": 0.3},
+    {"val_per_class": 0},
+    {"id_classes": (1, 2)},
+    {"image_size": 16},
+    {"precision": "bf16-mixed"},
+    {"bn_momentum": 0.5},
+    {"group": 8},
+]
+
+
+@pytest.mark.parametrize("fields", SAME)
+def test_where_and_how_a_run_runs_is_not_part_of_what_it_is(fields: dict[str, Any]) -> None:
+    base = Recipe(method="fixmatch", group=128)
+    assert make_plan(base.changed(**fields)).identity() == make_plan(base).identity()
+
+
+@pytest.mark.parametrize("fields", OTHER)
+def test_what_affects_the_result_is_part_of_the_identity(fields: dict[str, Any]) -> None:
+    base = Recipe(method="fixmatch", group=128)
+    assert make_plan(base.changed(**fields)).identity() != make_plan(base).identity()
+
+
+METHOD = """
+from osp.methods.supervised import Supervised as Base
+
+class Mine(Base):
+    summary = "one"
+"""
+
+
+def test_a_method_file_counts_by_its_content(tmp_path: Path) -> None:
+    first, second = tmp_path / "one.py", tmp_path / "two.py"
+    first.write_text(METHOD, encoding="utf-8")
+    second.write_text(METHOD, encoding="utf-8")
+    identities = [make_plan(Recipe(method=str(path))).identity() for path in (first, second)]
+    assert identities[0] == identities[1]
+    second.write_text(METHOD + "# changed", encoding="utf-8")
+    assert make_plan(Recipe(method=str(second))).identity() != identities[0]
+
+
+def test_a_module_of_ones_own_has_no_identity() -> None:
+    assert make_plan(Recipe(), custom_network=True).identity() is None
+
+
+def test_a_misspelt_network_or_set_is_found_before_any_data_are_looked_for(tmp_path: Path) -> None:
+    for fields in ({"network": "smal"}, {"network": "wrn-28-400"}, {"ood_data": "lsn"}):
+        with pytest.raises(UserError):
+            make_plan(Recipe(data="cifar10", data_dir=str(tmp_path / "nothing"), **fields))
+
+
+@pytest.mark.parametrize("images", [3, 16])
+def test_the_numbers_for_a_folder_fit_its_smallest_class(images: int, tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for number in range(images if name == "cat" else 40):
+            pixels = np.random.default_rng([number, len(name), ord(name[0])]).integers(0, 256, (9, 9, 3), np.uint8)
+            Image.fromarray(pixels).save(tmp_path / name / f"{number}.png")
+    plan = make_plan(Recipe(data="folder", data_dir=str(tmp_path), ood_ratio=0.0))
+    left = images - images // 5  # a fifth of each class is the test
+    assert 1 <= plan.labels_per_class <= left // 2
+    assert plan.labels_per_class + plan.val_per_class <= left
+
+
+def test_what_a_recipe_asks_otherwise_is_told_by_name() -> None:
+    plan = make_plan(Recipe(method="fixmatch", seed=3))
+    assert plan.differences(Recipe()) == []
+    assert plan.differences(Recipe(method="fixmatch", seed=3, threads=2, device="cpu")) == []
+    asked = Recipe(seed=4, options={"threshold": 0.5, "mu": 5}, steps=1500)
+    assert plan.differences(asked) == ["threshold is 0.95 there, 0.5 here", "seed is 3 there, 4 here"]
+
+
+def test_data_folders_mean_the_same_from_anywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert make_plan(Recipe(data_dir="here")).data_dir == str(tmp_path / "here")
+    with pytest.raises(UserError, match="names a user that does not exist"):
+        make_plan(Recipe(data_dir="~nobody-of-that-name/x"))
+
+
+@pytest.mark.parametrize("text", ["data: 3", "data: digits", "{}", "data: [", "steps: x", "unknown: 1"])
+def test_a_damaged_plan_is_refused_with_a_sentence(text: str, tmp_path: Path) -> None:
+    (tmp_path / "plan.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match="plan"):
+        Plan.read(tmp_path / "plan.yaml")

@@ -1,0 +1,73 @@
+"""Files: whole or not at all, never through a link, one owner at a time."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from osp import UserError
+from osp.files import append_text, make_folder, owned, write_bytes, write_text
+
+
+def test_a_link_is_replaced_and_what_it_points_to_is_left_alone(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / "result.json").symlink_to(victim)
+    write_text(tmp_path / "result.json", "new")
+    assert victim.read_text() == "mine"
+    assert (tmp_path / "result.json").read_text() == "new"
+    assert not (tmp_path / "result.json").is_symlink()
+
+
+def test_nothing_is_appended_locked_or_created_through_a_link(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / "link").symlink_to(victim)
+    (tmp_path / "folder").symlink_to(tmp_path)
+    with pytest.raises(UserError, match="it is a link"):
+        append_text(tmp_path / "link", "more")
+    with pytest.raises(UserError, match="is a link"), owned(tmp_path / "link", "busy"):
+        pass
+    with pytest.raises(UserError, match="is a link"):
+        make_folder(tmp_path / "folder")
+    assert victim.read_text() == "mine"
+
+
+def test_an_error_leaves_the_earlier_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x"
+    write_bytes(path, b"good")
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match=r"No space left on device\. The earlier x is untouched\. Free some space"):
+        write_bytes(path, b"newer")
+    assert path.read_bytes() == b"good"
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_the_earlier_file_can_be_kept_under_another_name(tmp_path: Path) -> None:
+    for content in (b"1", b"2", b"3"):
+        write_bytes(tmp_path / "last", content, earlier=tmp_path / "previous")
+    assert ((tmp_path / "last").read_bytes(), (tmp_path / "previous").read_bytes()) == (b"3", b"2")
+
+
+def test_one_process_at_a_time_owns_a_lock_and_a_dead_one_gives_it_back(tmp_path: Path) -> None:
+    code = "import sys; from pathlib import Path; from osp.files import owned\n"
+    code += "with owned(Path(sys.argv[1]), 'busy'):\n    print('held', flush=True); input()"
+    command = [sys.executable, "-c", code, str(tmp_path / "lock")]
+    other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
+    assert other.stdout.readline() == "held\n"
+    with pytest.raises(UserError, match="busy"), owned(tmp_path / "lock", "busy"):
+        pass
+    other.kill()
+    other.communicate()
+    with owned(tmp_path / "lock", "busy"):
+        assert (tmp_path / "lock").exists()

@@ -1,0 +1,156 @@
+"""The trained model: what it says, of which images, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import osp
+from osp import Predictor, Recipe, Run, UserError
+from osp.data.split import Split
+from osp.engine.checkpoint import load_checkpoint, save_checkpoint
+from osp.engine.train import train
+from osp.predictor import as_tensor
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    recipe = Recipe(method="fixmatch", scale="demo", steps=60, eval_every=60, ood_ratio=0.3, options={"mu": 2})
+    return train(recipe, tmp_path_factory.mktemp("model") / "run")
+
+
+@pytest.fixture(scope="module")
+def images(run: Run) -> np.ndarray:
+    """The run's test images, N×H×W."""
+    test = osp.data.load("digits")[1]
+    assert test is not None
+    chosen: np.ndarray = test.images[Split.load(run.path / "split.npz").test][:, 0]
+    return chosen
+
+
+def test_the_model_has_the_accuracy_that_the_run_reports(run: Run, images: np.ndarray) -> None:
+    targets = Split.load(run.path / "split.npz").test_targets
+    accuracy = 100 * (run.model.predict(images) == targets).mean()
+    assert accuracy == pytest.approx(run.result["accuracy"], abs=1e-3)
+    assert accuracy > 60
+
+
+def test_outputs_have_one_row_an_image(run: Run, images: np.ndarray) -> None:
+    model = run.model
+    assert model.class_names == ("0", "1", "2", "3", "4", "5")
+    some = images[:300]
+    probabilities = model.predict_proba(some)
+    assert probabilities.shape == (300, 6)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
+    assert np.array_equal(probabilities.argmax(axis=1), model.predict(some))
+    np.testing.assert_allclose(model.ood_score(some), 1 - probabilities.max(axis=1), atol=1e-6)
+    assert model.features(some).shape == (300, 32 * 2 * 2)
+    assert all(output.dtype == np.float32 for output in (probabilities, model.ood_score(some), model.features(some)))
+
+
+def test_95_percent_of_the_validation_images_lie_below_the_threshold(run: Run) -> None:
+    training, _ = osp.data.load("digits")
+    split = Split.load(run.path / "split.npz")
+    scores = run.model.ood_score(training.images[split.val][:, 0])
+    assert run.model.threshold == run.result["threshold"]
+    assert run.model.threshold == pytest.approx(float(np.quantile(scores, 0.95)), rel=1e-4)
+
+
+def test_grey_images_may_come_with_a_channel_or_as_rgb(run: Run, images: np.ndarray) -> None:
+    some = images[:20]
+    expected = run.model.predict_proba(some)
+    np.testing.assert_allclose(run.model.predict_proba(some[..., None]), expected, rtol=1e-5)
+    rgb = np.repeat(some[..., None], 3, axis=3)
+    np.testing.assert_allclose(run.model.predict_proba(rgb), expected, rtol=1e-4, atol=1e-5)
+
+
+def resized(images: np.ndarray, width: int, height: int) -> np.ndarray:
+    bilinear = Image.Resampling.BILINEAR
+    return np.stack([np.asarray(Image.fromarray(image).resize((width, height), bilinear)) for image in images])
+
+
+def test_images_of_another_size_are_resized(run: Run, images: np.ndarray) -> None:
+    larger = resized(images, 19, 24)
+    small = resized(larger, 8, 8)
+    difference = as_tensor(larger, (1, 8, 8)).numpy()[:, 0].astype(int) - small
+    assert abs(difference).max() <= 1  # Pillow's rounding
+    assert (run.model.predict(larger) == run.model.predict(small)).mean() > 0.98
+
+
+def test_images_of_the_wrong_kind_are_refused(run: Run, images: np.ndarray) -> None:
+    with pytest.raises(UserError, match=r"must be uint8 .* these are float64"):
+        run.model.predict(images / 255)
+    with pytest.raises(UserError, match=r"N×H×W or N×H×W×C .* these are \(8, 8\)"):
+        run.model.predict(images[0])
+    with pytest.raises(UserError, match=r"1 or 3 channels; these are \(2, 8, 8, 4\)"):
+        run.model.predict(np.zeros((2, 8, 8, 4), np.uint8))
+    with pytest.raises(UserError, match="no images to look at"):
+        run.model.predict(images[:0])
+
+
+def test_a_model_can_be_moved_to_another_folder(run: Run, images: np.ndarray, tmp_path: Path) -> None:
+    target = tmp_path / "model.safetensors"
+    target.write_bytes((run.path / "model.safetensors").read_bytes())
+    assert np.array_equal(osp.load(target).predict(images), run.model.predict(images))
+    assert isinstance(osp.load(str(target)), Predictor)
+
+
+def test_what_is_no_model_is_refused(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="There is no checkpoint"):
+        osp.load(tmp_path)
+    with pytest.raises(UserError, match="There is no checkpoint"):
+        osp.load(tmp_path / "nowhere")
+    (tmp_path / "text.safetensors").write_text("hello", encoding="utf-8")
+    with pytest.raises(UserError, match="is damaged"):
+        osp.load(tmp_path / "text.safetensors")
+    tensors, meta = load_checkpoint(run.path / "model.safetensors")
+    for lacking in ("network", "scores", "layers"):
+        save_checkpoint(tmp_path / "part.safetensors", tensors, {k: v for k, v in meta.items() if k != lacking})
+        with pytest.raises(UserError, match=f"no trained model .it lacks '{lacking}'"):
+            osp.load(tmp_path / "part.safetensors")
+    odd: list[dict[str, object]] = [
+        {"layers": []},
+        {"scores": []},
+        {"std": [0.1, 0.2]},
+        {"shape": [1]},
+        {"class_names": 3},
+    ]
+    for broken in odd:
+        save_checkpoint(tmp_path / "odd.safetensors", tensors, meta | broken)
+        with pytest.raises(UserError):
+            osp.load(tmp_path / "odd.safetensors")
+
+
+def test_an_unfinished_run_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    import signal
+    from collections.abc import Mapping
+
+    from osp.engine.signals import Interrupted
+
+    class Stop:
+        def begin(self, total: int, done: int) -> None: ...
+        def step(self, done: int, stage: str) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+        def values(self, done: int, stage: str, values: Mapping[str, float]) -> None: ...
+        def say(self, text: str) -> None: ...
+        def end(self) -> None: ...
+
+    with pytest.raises(Interrupted):
+        train(Recipe(scale="demo", steps=3, options={"batch": 8}), tmp_path / "run", display=Stop())
+    with pytest.raises(UserError, match="is not finished; continue it with --resume"):
+        osp.load(tmp_path / "run")
+
+
+def test_predictions_leave_torch_as_it_was(run: Run, images: np.ndarray) -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    first = run.model.predict_proba(images[:9])
+    assert torch.equal(torch.get_rng_state(), before)
+    assert np.array_equal(first, run.model.predict_proba(images[:9]))
+    assert torch.is_grad_enabled()
