@@ -27,12 +27,12 @@ import argparse
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 import yaml
@@ -41,6 +41,8 @@ ROOT = Path(__file__).resolve().parent.parent
 FAMILIES = ROOT / "scripts" / "mutants"
 COPIED = ("src", "tests", "scripts", "docs", "README.md", "pyproject.toml")
 NOTICED = ("killed", "hung")
+OUTPUT = "pytest-output.txt"
+FORKS = get_context("forkserver")
 FAILED_TEST = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 
@@ -90,31 +92,38 @@ def copy_tree(folder: Path) -> None:
 
 
 def run_tests(folder: Path, tests: tuple[str, ...], timeout: float) -> Verdict:
-    """Run these tests of the copy until one fails."""
-    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    environment = {**os.environ, **threads, "PYTHONPATH": str(folder / "src")}
-    options = ["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "--tb=no", "--durations=0", "-rfE"]
+    """Run these tests of the copy until one fails, in a process that has torch and pytest loaded already."""
+    process = FORKS.Process(target=_run_pytest, args=(folder, tests))
     start = time.monotonic()
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *options, *tests],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+    process.start()
+    process.join(timeout)
+    if process.is_alive():
+        process.kill()
+        process.join()
         return Verdict("hung", f"no end within {timeout:.0f} s", timeout)
     seconds = time.monotonic() - start
-    if done.returncode == 0:
+    if process.exitcode == 0:
         return Verdict("survived", "", seconds)
-    failed = FAILED_TEST.search(done.stdout)
+    output = (folder / OUTPUT).read_text(encoding="utf-8", errors="replace")
+    failed = FAILED_TEST.search(output)
     name = failed.group(1) if failed else ""
-    if done.returncode == 1 and "::" in name:
+    if process.exitcode == 1 and "::" in name:
         return Verdict("killed", name.removeprefix("tests/"), seconds)
-    return Verdict("unsound", name or (done.stdout + done.stderr).strip().splitlines()[-1], seconds)
+    return Verdict("unsound", name or (output.strip().splitlines() or [f"exit {process.exitcode}"])[-1], seconds)
+
+
+def _run_pytest(folder: Path, tests: tuple[str, ...]) -> None:
+    """In the child: the package and the tests are those of the copy."""
+    import pytest
+
+    os.chdir(folder)
+    os.environ["PYTHONPATH"] = str(folder / "src")  # for tests that start Python anew
+    sys.path.insert(0, str(folder / "src"))
+    output = os.open(OUTPUT, os.O_WRONLY | os.O_CREAT)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    options = ["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "--tb=no", "-rfE", f"--rootdir={folder}"]
+    sys.exit(int(pytest.main([*options, *tests])))
 
 
 def try_mutant(mutant: Mutant, timeout: float) -> Verdict:
@@ -153,6 +162,8 @@ def main() -> None:
     mutants = [mutant for path in paths for mutant in read_family(path) if given.only in mutant.breaks]
     if not mutants:
         sys.exit("No mutant has that name.")
+    os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")
+    FORKS.set_forkserver_preload(["torch", "pytest", "hypothesis", "pydantic", "lightning_fabric", "sklearn.metrics"])
     if not given.skip_whole:
         check_whole(mutants, given.timeout)
     verdicts: list[Verdict] = []

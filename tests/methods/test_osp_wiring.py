@@ -1,4 +1,4 @@
-"""OSP's wires: which module and image L_odc reaches, its ramp and weights, what enters the bank and when."""
+"""OSP's wires: which module and image L_odc reaches, its ramp and weights, what enters the bank and when; by hand."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def cut_by_hand(**options: Any) -> OSP:
 
 
 def test_a_partition_puts_the_least_confident_quarter_of_what_is_set_aside_into_the_bank() -> None:
-    """18 rows are set aside; `recyclable_share` 0.25 of them are the four of lowest confidence."""
+    """18 rows are set aside, of which a quarter is the four of lowest confidence. Doubtful rows stay out."""
     method = cut_by_hand(recyclable_share=0.25)
     confidence = 1 - torch.arange(POOL) / 100
     confidence[10:22] = 0.05  # doubtful, and least confident of all

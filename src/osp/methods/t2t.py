@@ -170,8 +170,8 @@ class T2T(Method):
         rotates = options.rotation_weight > 0 and len(task.shape) == 3  # stored features cannot be turned
         if rotates and task.shape[1] != task.shape[2]:
             raise UserError(
-                f"Images are {task.shape[2]}x{task.shape[1]}; {self.name} learns by which quarter turn an image was "
-                "rotated and needs square ones. Set image_size, or rotation_weight to 0."
+                f"Images are {task.shape[2]}x{task.shape[1]}; the rotation task of {self.name} needs square ones. "
+                "Set image_size, or rotation_weight to 0."
             )
         self.rotation_head = nn.Linear(network.feature_dim, 4) if rotates else None
         self.use_score(MatchingScore(network.feature_dim, task.num_classes))
