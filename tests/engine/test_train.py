@@ -174,7 +174,7 @@ def test_a_network_of_ones_own_is_trained_and_loaded(tmp_path: Path) -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.ReLU())
     done = run(small(steps=40), tmp_path / "run", network=network)
     assert done.result["network"] == "custom"
-    assert done.result["accuracy"] > 50
+    assert done.result["accuracy"] > 30  # chance is 17; four seeds: 53.8 to 79.1
     images = np.zeros((2, 8, 8), np.uint8)
     assert done.model.features(images).shape == (2, 12)
     with pytest.raises(UserError, match=r"network of your own: give the module again"):

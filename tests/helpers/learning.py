@@ -2,8 +2,9 @@
 
 Processors round differently and training amplifies that as another seed does, so that one run proves nothing elsewhere.
 A learning test therefore takes the mean over seeds and demands what lies far from all that was ever seen; it says how
-far. "Roundings" in those notes are MKL_CBWR=COMPATIBLE, ATEN_CPU_CAPABILITY=default, ONEDNN_MAX_CPU_ISA=SSE41 and two
-threads instead of one. Six of the ten digits are the classes: chance is 17 % accuracy and 50 % AUROC.
+far. "Roundings" there are those of the processor at hand and of MKL_CBWR=COMPATIBLE, ATEN_CPU_CAPABILITY=default
+and ONEDNN_MAX_CPU_ISA=SSE41, which round as other processors do; runs here have one thread, as two round differently.
+Six of the ten digits are the classes: chance is 17 % accuracy and 50 % AUROC.
 """
 
 from __future__ import annotations

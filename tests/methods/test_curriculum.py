@@ -186,7 +186,7 @@ def test_without_validation_images_the_last_cycle_stays(tmp_path: Path, monkeypa
 
 
 def test_on_digits_the_pool_teaches_more_than_the_labels_alone(tmp_path: Path) -> None:
-    """With 24 labels. Single seeds 0-4: 2 to 6 % more than from the labels alone."""
+    """With 24 labels. Single seeds 0-2 under three roundings: 3.6 to 4.8 % more than from the labels alone."""
     recipe = Recipe(scale="demo", steps=600, eval_every=600, ood_ratio=0.3, labels_per_class=4)
     supervised, curriculum = (Runs(recipe.changed(method=name), tmp_path) for name in ("supervised", "curriculum"))
     assert curriculum.mean("accuracy") > max(75, supervised.mean("accuracy"))

@@ -142,7 +142,7 @@ def test_the_open_set_loss_waits_for_the_detector() -> None:
 
 
 def test_it_learns_the_digits_and_its_open_class_knows_ood_images(tmp_path: Path) -> None:
-    """Single seeds 0-2 under three roundings: accuracy 94.4 to 96.4, AUROC of the open class 80.1 to 89.5."""
+    """Single seeds 0-3 under four roundings: accuracy 93.9 to 96.4, AUROC of the open class 78.7 to 95.0."""
     runs = on_digits("iomatch", tmp_path, batch=16, mu=4)
     assert runs.mean("accuracy") > 80
     assert runs.mean("auroc") > 65

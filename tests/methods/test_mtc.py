@@ -195,7 +195,10 @@ def test_the_score_is_one_minus_the_domain_heads_answer() -> None:
 
 
 def test_planted_outliers_are_told_apart_and_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fifth of the pool is Gaussian noise. What is drawn for MixMatch is what was selected, at every step."""
+    """A fifth of the pool is Gaussian noise. What is drawn for MixMatch is what was selected, at every step.
+
+    Seeds 0-3 under three roundings: AUROC on the pool 97.4 to 99.8, purity 98.6 to 99.8, recall 89.4 to 98.3.
+    """
     losses = MTC.losses
 
     def watched(method: MTC, batch: Any, step: Step) -> dict[str, Tensor]:
@@ -205,13 +208,13 @@ def test_planted_outliers_are_told_apart_and_left_out(tmp_path: Path, monkeypatc
     monkeypatch.setattr(MTC, "losses", watched)
     recipe = Recipe(method="mtc", scale="demo", steps=250, ood_data="gaussian", ood_count=200, options={"mu": 2})
     result = run(recipe, tmp_path / "run").result
-    assert result["pool_auroc"] > 85
+    assert result["pool_auroc"] > 80
     assert result["purity"] > 90
     assert result["recall"] > 50
 
 
 def test_it_learns_the_digits_and_selects_mostly_id_images(tmp_path: Path) -> None:
-    """Single seeds 0-2 under three roundings: accuracy 94.7 to 97.5, AUROC 89.7 to 92.7, purity 68.0 to 80.5.
+    """Single seeds 0-2 under three roundings: accuracy 94.7 to 97.5, AUROC 89.7 to 95.5, purity 68.0 to 81.5.
 
     The pool is 40 % ID: so is what a domain head selects that has learnt nothing.
     """

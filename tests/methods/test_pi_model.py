@@ -71,7 +71,8 @@ def test_half_precision_gives_the_same_losses() -> None:
 
 
 def test_two_looks_at_the_pool_come_closer_than_the_labels_alone_bring_them(tmp_path: Path) -> None:
+    """Single seeds 0-2 under three roundings: the gap is 0.35 to 0.38 of the other one, accuracy 81.3 to 87.2."""
     full, idle = with_and_without_pool("pi-model", tmp_path, weight=20.0)
-    assert full.mean("accuracy") > 65
+    assert full.mean("accuracy") > 60
     assert full.late("look_gap") < 0.7 * idle.late("look_gap")
     assert full.warnings == []

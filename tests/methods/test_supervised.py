@@ -44,7 +44,7 @@ def test_the_accuracy_is_the_same_at_every_ood_ratio_and_far_above_chance(tmp_pa
     ]
     assert results[0]["accuracy"] == results[1]["accuracy"]
     assert results[0]["interclass_variance"] == results[1]["interclass_variance"]
-    assert results[0]["accuracy"] > 80  # six classes: chance is 17
+    assert results[0]["accuracy"] > 70  # six classes: chance is 17; found: 95.0
 
 
 def test_a_network_with_batch_norm_learns_in_a_short_run(tmp_path: Path) -> None:

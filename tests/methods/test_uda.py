@@ -105,6 +105,9 @@ def test_half_precision_gives_the_same_losses() -> None:
 
 
 def test_it_learns_to_see_in_strong_views_what_it_sees_in_weak_ones(tmp_path: Path) -> None:
+    """Single seeds 0-3, four roundings: the loss on the pool is 0.59 to 0.69 of what the labels alone leave it at,
+    accuracy 84.1 to 92.2.
+    """
     full, idle = with_and_without_pool("uda", tmp_path, weight=2.0)
     assert full.mean("accuracy") > 65
     assert full.late("consistency") / 2.0 < 0.85 * idle.late("consistency") / (IDLE * 2.0)

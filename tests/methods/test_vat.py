@@ -170,6 +170,7 @@ def test_half_precision_finds_the_same_direction() -> None:
 
 
 def test_it_withstands_adversarial_noise_better_than_the_labels_alone_teach(tmp_path: Path) -> None:
+    """Single seeds 0-2, three roundings: the divergence is 0.27 to 0.33 of the other one, accuracy 90.8 to 93.9."""
     full, idle = with_and_without_pool("vat", tmp_path, weight=1.0)
     assert full.mean("accuracy") > 65
     assert full.late("adversarial_kl") < 0.65 * idle.late("adversarial_kl")
