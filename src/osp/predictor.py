@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from osp import scores
+from osp.data.fit import fit_images
 from osp.engine.checkpoint import load_checkpoint, load_state, prefixed, save_checkpoint, unprefixed
 from osp.engine.evaluation import Evaluation, thresholds
 from osp.errors import UserError, suggest
@@ -41,8 +42,8 @@ class Predicted:
 class Predictor:
     """A trained classifier that also says how foreign an image looks.
 
-    Images are uint8 arrays: N×H×W (grey), N×H×W×C or one H×W×3. Other sizes than the model's are cropped to the middle
-    square and resized, as training does.
+    Images are a uint8 array (N×H×W, N×H×W×C or one H×W×3), a path, a Pillow image, or a list of any of these. Other
+    sizes than the model's are cropped to the middle square and resized as in training.
     """
 
     def __init__(self, net: Any, kept_scores: Mapping[str, Score], meta: Mapping[str, Any]) -> None:
@@ -73,7 +74,7 @@ class Predictor:
         """Classes, probabilities, OOD scores and features of images, from one pass."""
         name = self._score_name(score)
         columns: list[tuple[Tensor, Tensor, Tensor]] = []
-        for chunk in torch.split(as_tensor(images, self.shape), CHUNK):
+        for chunk in torch.split(torch.from_numpy(fit_images(images, self.shape)), CHUNK):
             columns.append(self._chunk(chunk, name))
         features, logits, values = (torch.cat(column).float() for column in zip(*columns, strict=True))
         return Predicted(
@@ -223,23 +224,3 @@ def layer_sizes(classifier: nn.Module) -> list[int]:
     """Sizes of the linear layers of a classifier: [features, ..., classes]."""
     layers = [layer for layer in classifier.modules() if isinstance(layer, nn.Linear)]
     return [layers[0].in_features, *(layer.out_features for layer in layers)]
-
-
-def as_tensor(images: Any, shape: Sequence[int]) -> Tensor:
-    """uint8 images as people have them, as the N×C×H×W tensor a model wants."""
-    from osp.data.gather import match
-
-    array = np.asarray(images)
-    if array.dtype != np.uint8:
-        raise UserError(f"Images must be uint8 (0 to 255); these are {array.dtype}.")
-    if array.ndim == 3:  # one photograph, or grey images
-        array = array[None] if array.shape[2] == 3 else array[..., None]
-    if array.ndim != 4 or array.shape[3] not in (1, 3):
-        raise UserError(f"Images must be N×H×W or N×H×W×C with 1 or 3 channels; these are {array.shape}.")
-    if not array.size:
-        raise UserError(f"There are no images to look at: these are {array.shape}.")
-    channels, height, width = shape
-    tensor = torch.from_numpy(array.transpose(0, 3, 1, 2).copy())
-    if tensor.shape[2:] != (height, width):
-        tensor = nn.functional.interpolate(tensor, size=(height, width), mode="bilinear", antialias=True)
-    return torch.from_numpy(np.ascontiguousarray(match(tensor.numpy(), (channels, height, width))))

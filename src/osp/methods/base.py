@@ -274,6 +274,8 @@ class Method(nn.Module):
     """Data sets that the publication has settings for (by default those of the OSP paper's Table 1); on any other one
     `--preset paper` takes the general values."""
     paper_steps: ClassVar[int] = 250_000
+    version: ClassVar[int] = 1
+    """Raised when the method gives other numbers than before: results with another number are stale."""
     validation: ClassVar[str] = "nothing"
     """What the method uses validation images for, whether with their labels, and what it does without any: for tables.
     (Those of every method are also looked at for the curve of a run.)"""

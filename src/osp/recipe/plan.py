@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from osp.errors import UserError, suggest
 from osp.recipe.reading import explain, read_fields
 from osp.recipe.recipe import Precision, Preset, Recipe, Scale
-from osp.version import __version__
+from osp.version import HARNESS_VERSION, __version__
 
 SPLIT_FIELDS = ("id_classes", "labels_per_class", "unlabeled", "ood_ratio", "id_count", "ood_count", "val_per_class")
 
@@ -213,7 +213,7 @@ def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None
         compile=bool(recipe.compile),
         threads=threads,
         tensorboard=bool(recipe.tensorboard),
-        versions=versions(),
+        versions=versions(method.version),
         recipe=recipe.asked(),
     )
 
@@ -328,7 +328,8 @@ def file_content(method: str) -> str:
         raise UserError(f"Cannot read the method file {method}: {error.strerror or error}.") from None
 
 
-def versions() -> dict[str, str]:
+def versions(method: int) -> dict[str, str]:
+    """Of the package, of torch, and the two whose change makes results stale."""
     import torch
 
-    return {"osp": __version__, "torch": str(torch.__version__), "threads": str(torch.get_num_threads())}
+    return {"osp": __version__, "torch": str(torch.__version__), "harness": str(HARNESS_VERSION), "method": str(method)}
