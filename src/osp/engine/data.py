@@ -33,6 +33,8 @@ class Data:
     """Which unlabelled images are OOD, for metrics only; None where nobody knows, as in a pile of unsorted images."""
     fingerprints: dict[str, str]
     """What a split's row numbers refer to: changes when images come, go or change places."""
+    sets: tuple[ImageSet, ImageSet | None, ImageSet | None, ImageSet | None] | None = None
+    """Training and test images, those of the OOD source: what a stored split is checked against."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -54,8 +56,6 @@ def open_data(recipe: Recipe, split: Split | None = None, progress: Any = None) 
         raise UserError(f"{recipe.data} has no test images to report on; it can only serve as --ood-data.")
     if split is None:
         split = make_split(split_spec(recipe), train, test, ood_train, ood_test)
-    else:
-        split.check(train, test, ood_train, ood_test)
     sets = [each for each in (train, test, ood_train, ood_test) if each is not None]
     named = {each.name: each.variant for each in sets if each.variant}
     return Data(
@@ -68,6 +68,7 @@ def open_data(recipe: Recipe, split: Split | None = None, progress: Any = None) 
         skipped=sum(len(each.skipped) for each in sets),
         truth=None if unsorted_images(recipe, train, split) else split.unlabeled_is_ood,
         fingerprints={f"{number} {each.name}": each.content_key for number, each in enumerate(sets)},
+        sets=(train, test, ood_train, ood_test),
     )
 
 

@@ -101,6 +101,8 @@ def train(
         if split is None:
             save_split(data.split, folder)
         folder.check_data(data.fingerprints)
+        if data.sets is not None:
+            data.split.check(*data.sets)
         if resume and folder.last.exists():
             loop.resume()
             display.say(f"Going on at step {loop.done} of {recipe.steps}.")
