@@ -3,4 +3,4 @@
 __version__ = "0.1.0"
 
 HARNESS_VERSION = 1
-"""Raised when the harness (views, splits, loop, evaluation) gives other numbers than before: older results are stale."""
+"""Raised when the harness (views, splits, loop, evaluation) gives other numbers: older results are stale."""

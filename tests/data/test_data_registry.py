@@ -17,6 +17,7 @@ import osp.data.sources
 from osp.data import registry
 from osp.data.split import make_split, spec_for
 from osp.errors import UserError
+from osp.recipe import make_plan
 
 STRIPES = '''
 """Horizontal and vertical stripes, and noise of no class."""
@@ -64,7 +65,7 @@ def test_a_data_set_is_added_in_one_file(stripes: None, tmp_path: Path) -> None:
     split = make_split(spec_for("stripes", seed=0), train, test)
     assert (len(split.labeled), len(split.val), split.unlabeled_is_ood.mean()) == (10, 10, 0.5)
     recipe = osp.Recipe(data="stripes", method="supervised", steps=60, threads=1, options={"batch": 16})
-    assert recipe.resolved().network == "cnn"  # for small grey images, as the file says
+    assert make_plan(recipe).network == "cnn"  # for small grey images, as the file says
     run = osp.train(recipe, tmp_path / "run")
     assert run.result["dataset"] == "stripes"
     assert run.result["accuracy"] > 80  # chance is 50; stripes are told apart without fail

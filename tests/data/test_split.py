@@ -404,7 +404,7 @@ def test_a_failed_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(UserError, match="No space"):
         make_split(spec(seed=1), image_set((40,) * 5), None).save(path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["split.npz"]
     assert same(first, Split.load(path))

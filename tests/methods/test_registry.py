@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import osp
@@ -73,10 +74,38 @@ def test_loading_a_run_never_runs_its_method_file_unless_it_is_given_again(tmp_p
     path = write(tmp_path, MINE)
     run = train(Recipe(method=path, scale="demo", steps=2, options={"batch": 8}), tmp_path / "run")
     write(tmp_path, MINE + "\nraise SystemError('this file was run')\n")
+    assert len(osp.load(run.path).class_names) == 6  # its score is one that any network has: the file is not needed
+
+
+SCORED = """
+import torch
+from osp.methods.supervised import Supervised as Base
+from osp.scores import Score
+
+class Length(Score):
+    name = "length"
+
+    def forward(self, features, logits, classifier):
+        return -features.norm(dim=1)
+
+class Mine(Base):
+    def __init__(self, options, network, task):
+        super().__init__(options, network, task)
+        self.use_score(Length(network.feature_dim, task.num_classes))
+"""
+
+
+def test_a_score_of_a_method_file_needs_the_file_again(tmp_path: Path) -> None:
+    path = write(tmp_path, SCORED)
+    run = train(Recipe(method=path, scale="demo", steps=2, options={"batch": 8}), tmp_path / "run")
+    assert run.result["score"] == run.model.score == "length"
+    write(tmp_path, SCORED + "\nraise SystemError('this file was run')\n")
     with pytest.raises(UserError, match="If you trust that file, give it again"):
         osp.load(run.path)
-    write(tmp_path, MINE)
-    assert len(osp.load(run.path, method=path).class_names) == 6
+    write(tmp_path, SCORED)
+    images = np.zeros((2, 8, 8), np.uint8)
+    model = osp.load(run.path, method=path)
+    np.testing.assert_allclose(model.ood_score(images), -np.linalg.norm(model.features(images), axis=1), rtol=1e-5)
 
 
 @pytest.mark.parametrize(

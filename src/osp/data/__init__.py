@@ -92,7 +92,7 @@ def describe_set(
     Counts are of files: one that turns out to be unreadable is left out only by `load`. A missing set is fetched.
 
     >>> describe_set("digits").smallest_class, describe_set("digits").shape
-    (117, (1, 8, 8))
+    (116, (1, 8, 8))
     """
     found, request = _asked(name, root, size, 0, progress)
     try:

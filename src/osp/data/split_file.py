@@ -93,7 +93,7 @@ class Split:
     def check(
         self,
         train: ImageSet,
-        test: ImageSet | None,
+        test: ImageSet | None = None,
         ood_train: ImageSet | None = None,
         ood_test: ImageSet | None = None,
         name: str = "split.npz",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,16 +32,21 @@ class Data:
     skipped: int
     truth: np.ndarray | None
     """Which unlabelled images are OOD, for metrics only; None where nobody knows, as in a pile of unsorted images."""
-    fingerprints: dict[str, str]
-    """What a split's row numbers refer to: changes when images come, go or change places."""
+    keys: dict[str, str]
+    """Content keys of the sets: what a split's row numbers refer to."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
         return self.train.shape
 
 
-def open_data(plan: Plan, split: Split | None = None, progress: Any = None) -> Data:
-    """Load the sets of a plan and cut them, or take the split of an earlier start of the same run."""
+def open_data(
+    plan: Plan, split: Split | None = None, progress: Any = None, keys: Mapping[str, str] | None = None
+) -> Data:
+    """Load the sets of a plan and cut them, or take the split of an earlier start of the same run.
+
+    `keys` are the content keys of the images of that start: others now are refused.
+    """
     train, test = load(plan.data, plan.data_dir, size=plan.image_size, seed=plan.seed, progress=progress)
     ood_train: ImageSet | None = None
     ood_test: ImageSet | None = None
@@ -51,11 +57,17 @@ def open_data(plan: Plan, split: Split | None = None, progress: Any = None) -> D
     warn_of_loose_images(plan, train)
     if test is None:
         raise UserError(f"{plan.data} has no test images to report on; it can only serve as ood_data.")
+    sets = [each for each in (train, test, ood_train, ood_test) if each is not None]
+    found = {f"{number} {each.name}": each.content_key for number, each in enumerate(sets)}
+    if keys is not None and keys != found:
+        raise UserError(
+            "The images have changed since the run began: some came, went, changed places or changed their pixels. Put "
+            "them back, or start a new run in another folder."
+        )
     if split is None:
         split = make_split(split_spec(plan), train, test, ood_train, ood_test)
     else:
         split.check(train, test, ood_train, ood_test)
-    sets = [each for each in (train, test, ood_train, ood_test) if each is not None]
     named = {each.name: each.variant for each in sets if each.variant}
     return Data(
         train=_join(train, ood_train),
@@ -66,7 +78,7 @@ def open_data(plan: Plan, split: Split | None = None, progress: Any = None) -> D
         variant="; ".join(f"{name}: {variant}" for name, variant in named.items()) or None,
         skipped=sum(len(each.skipped) for each in sets),
         truth=None if unsorted_images(plan, train, split) else split.unlabeled_is_ood,
-        fingerprints={f"{number} {each.name}": each.content_key for number, each in enumerate(sets)},
+        keys=found,
     )
 
 

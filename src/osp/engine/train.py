@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -104,7 +105,7 @@ def run_plan(
     """Carry out a plan in its folder."""
     fabric = open_fabric(plan)
     split = Split.load(folder.split) if resume and folder.split.exists() else None
-    data = open_data(plan, split, loading)
+    data = open_data(plan, split, loading, folder.read_json(folder.data) if resume and folder.data.exists() else None)
     records = Records(folder, display)
     loop = build_loop(plan, data, folder, fabric, records, network)
     with folder.owned():
@@ -119,7 +120,8 @@ def run_plan(
             loop.records = Records(folder, display, tensorboard=True)
         if not folder.split.exists():
             data.split.save(folder.split)
-        folder.check_data(data.fingerprints)
+        if not folder.data.exists():
+            write_text(folder.data, json.dumps(data.keys, indent=2) + "\n")
         if has_checkpoint(folder):
             resume_run(loop)
             display.say(f"Going on at step {loop.at.done} of {plan.steps}.")

@@ -83,16 +83,6 @@ class RunFolder:
             kept = [json.dumps(line) for line in self.read_metrics() if line["step"] <= step]
             write_text(self.metrics, "".join(line + "\n" for line in kept))
 
-    def check_data(self, keys: Mapping[str, str]) -> None:
-        """Note which images the split's row numbers refer to, or refuse if they are others now."""
-        if not self.data.exists():
-            write_text(self.data, json.dumps(keys, indent=2) + "\n")
-        elif self.read_json(self.data) != keys:
-            raise UserError(
-                f"The images have changed since the run in {self.path} began: some came, went, changed places or "
-                "changed their pixels. Put them back, or start a new run with another --out."
-            )
-
     def write_result(self, result: Mapping[str, Any]) -> None:
         write_text(self.result, json.dumps(result, indent=2, allow_nan=False) + "\n")
 
