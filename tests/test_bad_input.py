@@ -202,7 +202,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "out folder cannot be made": ("train --out /proc/osp_run", ["/proc/osp_run", "cannot"]),
     "out folder in use": ("train --out used", ["used", "not empty", "--resume"]),
     "out folder of the demo a file": ("demo --out file", ["file", "cannot write"]),
-    "nothing to resume": ("train --resume --out empty", ["empty", "no run", "recipe.yaml"]),
+    "nothing to resume": ("train --resume --out empty", ["empty", "no run", "plan.yaml"]),
 }
 
 

@@ -265,7 +265,7 @@ def test_names_from_anywhere_are_neither_markup_nor_controls(tmp_path: Path) -> 
         folder = tmp_path / f"photos{NASTY}" / f"{name}{inner}"
         folder.mkdir(parents=True)
         for number in range(20):
-            pixels = np.random.default_rng(number).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            pixels = np.random.default_rng([number, ord(name[0])]).integers(0, 256, (8, 8, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(folder / f"{number}.png")
         (folder / f"broken{inner}.png").write_bytes(b"no image")
     options = [

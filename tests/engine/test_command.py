@@ -101,7 +101,7 @@ def test_the_command_resumes_what_was_stopped_and_a_finished_run_says_so(
     assert osp(["train", "--out", str(out)], monkeypatch) == 2
     assert "is not empty" in capsys.readouterr().err
     assert osp(["train", "--out", str(tmp_path / "other"), "--resume"], monkeypatch) == 2
-    assert "to resume (no recipe.yaml)" in capsys.readouterr().err
+    assert "to resume (no plan.yaml)" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
 
 

@@ -26,7 +26,7 @@ from osp.engine.loop import Loop
 from osp.engine.progress import Display, Silent
 from osp.engine.records import Records
 from osp.engine.state import has_checkpoint, resume_run
-from osp.errors import UserError
+from osp.errors import UserError, user_path
 from osp.evaluate.predictions import Predictions
 from osp.evaluate.result import measure
 from osp.files import write_arrays, write_text
@@ -36,7 +36,7 @@ from osp.nets import build_network, check_name, set_batchnorm_momentum
 from osp.predictor import Predictor, load, save_predictor
 from osp.randomness import key_to_seed
 from osp.recipe import Plan, Recipe, explain, make_plan
-from osp.recipe.plan import CUSTOM, SPLIT_FIELDS, absolute, file_content
+from osp.recipe.plan import CUSTOM, SPLIT_FIELDS, file_content
 from osp.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def run_plan(
 def folder_for(recipe: Recipe, out: str | Path | None = None) -> Path:
     """`out`, or a name such as runs/mnist-fixmatch-r0.6-s0."""
     if out is not None:
-        return Path(absolute(str(out)) or "")
+        return user_path(out)
     data, seed = recipe.data or "digits", recipe.seed or 0
     given = {key: getattr(recipe, key) for key in SPLIT_FIELDS}
     ratio = spec_for(data, recipe.ood_data, seed=seed, **given).ood_ratio

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from osp.errors import UserError, suggest
+from osp.errors import UserError, suggest, user_path
 from osp.recipe.reading import explain, read_fields
 from osp.recipe.recipe import Precision, Preset, Recipe, Scale
 from osp.version import HARNESS_VERSION, __version__
@@ -308,12 +308,7 @@ def on_cpu(device: str) -> bool:
 
 def absolute(folder: str | None) -> str | None:
     """A folder that means the same from anywhere."""
-    if not folder:
-        return folder
-    try:
-        return str(Path(folder).expanduser().absolute())
-    except RuntimeError:  # `~nobody`
-        raise UserError(f"The folder {folder} names a user that does not exist.") from None
+    return str(user_path(folder).absolute()) if folder else folder
 
 
 def file_content(method: str) -> str:

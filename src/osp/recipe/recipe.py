@@ -6,6 +6,7 @@ scale takes effect.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,11 +50,7 @@ class Recipe(BaseModel):
     bn_momentum: float | None = Field(None, gt=0, le=1, description="batch-norm momentum; by the length if not set")
     seed: int | None = Field(None, ge=0, description="seed of everything random; 0 if not set")
 
-    device: str | None = Field(
-        None,
-        pattern=r"^(auto|cpu|mps|cuda|cuda:\d+)$",
-        description="auto (CUDA, then MPS, then CPU), cpu, cuda, cuda:1, mps",
-    )
+    device: str | None = Field(None, description="auto takes CUDA, then MPS, then CPU")
     precision: Precision | None = Field(None, description="arithmetic; 32-true if not set")
     channels_last: bool | None = Field(None, description="memory layout; on if not set: faster on most devices")
     group: int | None = Field(
@@ -74,6 +71,13 @@ class Recipe(BaseModel):
     def _a_number(cls, value: Any) -> Any:
         if isinstance(value, float) and value != value:
             raise ValueError("it should be a number from 0 to 1")
+        return value
+
+    @field_validator("device")
+    @classmethod
+    def _a_device(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", value):
+            raise ValueError("it should be 'auto', 'cpu', 'cuda', 'cuda:1' or 'mps'")
         return value
 
     def asked(self) -> dict[str, Any]:
