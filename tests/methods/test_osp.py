@@ -18,6 +18,7 @@ from osp import Recipe
 from osp.engine.checkpoint import load_checkpoint
 from osp.engine.signals import Interrupted
 from osp.engine.train import Run
+from osp.methods import t2t
 from osp.methods.osp import OSP
 from osp.parts import OODBank, prune
 from osp.recipe import make_plan
@@ -107,6 +108,7 @@ def test_only_images_set_aside_and_doubtful_enter_the_bank(
 
     monkeypatch.setattr(OSP, "refresh", refresh)
     monkeypatch.setattr(OODBank, "push", checked)
+    monkeypatch.setattr(t2t, "PASSES", 1000)  # an epoch is a tenth of a refresh also in a run as short as this
     run(short("osp", options={**EASY, "bank_feed": feed, "refresh": 0.25}), tmp_path / "run")
     steps, partitions = 32, 4
     if feed == "iteration":

@@ -83,6 +83,18 @@ def test_the_prediction_of_labelled_anchors_is_a_target_unless_asked_otherwise(s
     torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.parametrize("match", ["class", "random"])
+def test_anchors_get_partners_of_their_class_or_of_any_as_asked(match: str) -> None:
+    method = by_hand(OSP, match=match)
+    stored = torch.arange(40) % NUM_CLASSES
+    method.bank.push(stored[:, None].expand(-1, 16).float(), stored)
+    classes = torch.arange(100) % NUM_CLASSES
+    partners, found = method.partners(classes, step_at())
+    assert found.all()
+    assert torch.equal(partners[:, 0].long(), classes) is (match == "class")
+    assert set(partners[:, 0].tolist()) == {0.0, 1.0, 2.0, 3.0}
+
+
 # What enters the bank
 
 

@@ -302,9 +302,10 @@ def test_the_pool_is_cut_where_the_share_ends_that_validation_images_tell() -> N
 
 
 def test_the_share_is_estimated_once_at_the_first_partition() -> None:
+    """It holds also where it would be 6/8 now, and where Otsu's threshold would keep five."""
     method = scored(score_memory=0.0)
     refreshed(method, ScoredPool(SCORES, [0.1, 0.2, 0.3], [0.9] * 8), 0.0)
-    later = ScoredPool([float(row) for row in range(8)], [5.0, 5.0, 5.0], [0.0] * 8)  # now it would be 6/8
+    later = ScoredPool([0.0, 0.1, 0.2, 0.3, 0.4, 5.0, 5.1, 5.2], [5.0, 5.0, 5.0], [0.0] * 8)
     refreshed(method, later, 0.5)
     assert method.share.item() == pytest.approx(3 / 8)
     assert method.kept_rows.nonzero().flatten().tolist() == [0, 1, 2]
