@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
@@ -115,6 +116,10 @@ class Feed:
         """The plain view of uint8 images, on the device: what the network is tested on."""
         return self.augmenter.normalize(self.to_device(images)).contiguous(memory_format=self.memory_format)
 
+    def view(self, images: Tensor, view: str, draws: torch.Generator) -> Tensor:
+        """A view of uint8 images, on the device."""
+        return self.augmenter.view(self.to_device(images), view, draws).contiguous(memory_format=self.memory_format)
+
     def state(self) -> dict[str, Tensor]:
         """The restrictions of the streams, for a checkpoint."""
         return {
@@ -151,12 +156,15 @@ class FeedPool:
         part: Part = "unlabeled",
         rows: Tensor | None = None,
         ema: bool = False,
+        view: str = "plain",
+        train: bool = False,
     ) -> tuple[Tensor, ...]:
         index = self._feed.index[part]
         if rows is not None:
             index = index[rows.cpu().numpy()]
         with self._averaged.applied() if ema and self._averaged is not None else nullcontext():
-            results = map_images(function, self._method, self._feed, index, self._autocast)
+            draws = generator(self._feed.seed, self._next_step, "pool", part, view)
+            results = map_images(function, self._method, self._feed, index, self._autocast, view, draws, train)
         if not all(value.isfinite().all() for value in results):
             raise UserError(
                 f"The network's outputs are no longer numbers at step {self._next_step}. Try a smaller learning rate."
@@ -176,6 +184,9 @@ class FeedPool:
         if self._averaged is not None:
             self._averaged.restart(prefix)
 
+    def warn(self, message: str) -> None:
+        self.messages.append(message)
+
 
 def map_images(
     function: Callable[[Tensor], Tensor | tuple[Tensor, ...]],
@@ -183,14 +194,21 @@ def map_images(
     feed: Feed,
     index: np.ndarray,
     autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
+    view: str = "plain",
+    draws: torch.Generator | None = None,
+    train: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Apply a function to images by index in chunks: eval mode, no gradient, results concatenated on the CPU."""
+    """Apply a function to images by index in chunks of about one size: no gradient, results joined on the CPU.
+
+    In eval mode, unless `train` leaves the module as it is; `draws` are for a view other than the plain one.
+    """
     collected: tuple[Tensor, ...] = ()
-    with as_tested(module), autocast():
+    bounds = np.linspace(0, len(index), max(-(-len(index) // POOL_BATCH), 1) + 1).astype(np.int64)
+    with torch.no_grad() if train else as_tested(module), autocast():
         # No images at all go through the function too: it alone knows the shapes of what it gives.
-        for first in range(0, max(len(index), 1), POOL_BATCH):
-            images = feed.images.take(index[first : first + POOL_BATCH])
-            result = function(feed.plain(images))
+        for first, end in itertools.pairwise(bounds.tolist()):
+            images = feed.images.take(index[first:end])
+            result = function(feed.plain(images) if draws is None else feed.view(images, view, draws))
             results = result if isinstance(result, tuple) else (result,)
             # One tensor for all chunks: thousands of small ones would keep the allocator from giving back memory.
             if not collected:

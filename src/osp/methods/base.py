@@ -153,11 +153,14 @@ class Pool(Protocol):
         part: Part = "unlabeled",
         rows: Tensor | None = None,
         ema: bool = False,
+        view: str = "plain",
+        train: bool = False,
     ) -> tuple[Tensor, ...]:
         """Apply a function to images of the part in chunks (plain view, eval mode, no gradient), in row order.
 
-        All of them, or only these rows. `ema=True` runs it with the averaged weights. A result has one row for each
-        image; they are joined on the CPU.
+        All of them, or only these rows. `ema=True` runs it with the averaged weights, `view` gives it another view, and
+        `train` leaves the network in training mode, for batch norms that are to be measured. A result has one row for
+        each image; they are joined on the CPU.
         """
 
     def labels(self, part: Literal["labeled", "val"]) -> Tensor:
@@ -174,6 +177,9 @@ class Pool(Protocol):
 
         For a hook that has put other weights into the network. Nothing happens in a run without averaged weights.
         """
+
+    def warn(self, message: str) -> None:
+        """Say this now, and among the warnings of the result."""
 
 
 @dataclass(frozen=True)
@@ -227,6 +233,8 @@ class Published:
 
     value: Any
     source: str = "paper"
+    by_data: Mapping[str, Any] = field(default_factory=dict)
+    """Data sets, by name, for which another value was published."""
 
 
 class Method(nn.Module):
@@ -247,6 +255,8 @@ class Method(nn.Module):
     paper: ClassVar[dict[str, Published]] = {}
     """The options of `--preset paper` that differ from the defaults, or that the defaults merely happen to equal."""
     paper_steps: ClassVar[int] = 250_000
+    validation: ClassVar[str] = "nothing"
+    """What the method itself uses validation images for, and what it does without any."""
     mechanism: ClassVar[tuple[str, ...]] = ()
     """Names of logged values that show the mechanism at work: one that stays 0 all run long is a warning."""
 

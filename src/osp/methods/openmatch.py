@@ -36,7 +36,7 @@ from torch import Tensor
 
 from osp.methods._published import fixmatch_optimizer
 from osp.methods.base import Batch, Method, Options, Pool, Published, Stage, Step, StreamSpec, Task
-from osp.methods.fixmatch import pseudo_label_loss
+from osp.methods.fixmatch import labeling_logits, pseudo_label_loss
 from osp.nets import Network
 from osp.parts.one_vs_all import OneVsAllHead, margin_entropy, one_vs_all_loss, outlier_score, soft_consistency
 
@@ -67,7 +67,7 @@ class OpenMatch(Method):
         "refresh": Published(1 / 502, f"{RELEASE}: every epoch"),
         "threshold": Published(0.0, f"{RELEASE}: its scripts set none"),
         "entropy_weight": Published(0.1, "paper"),
-        "socr_weight": Published(0.5, f"{RELEASE}: CIFAR-10 and ImageNet-30; 1 on CIFAR-100"),
+        "socr_weight": Published(0.5, RELEASE, {"cifar100": 1.0}),
         "unlabeled_weight": Published(1.0, "paper"),
     }
     kept_rows: Tensor
@@ -117,9 +117,8 @@ class OpenMatch(Method):
 
     def fixmatch(self, weak: Tensor, strong_features: Tensor) -> Tensor:
         """L_fm."""
-        with torch.no_grad():
-            weak_logits = self.net.classifier(self.net.encode_as_tested(weak)).float()
-        loss, mask = pseudo_label_loss(weak_logits, self.net.classify(strong_features).float(), self.options.threshold)
+        strong_logits = self.net.classify(strong_features).float()
+        loss, mask = pseudo_label_loss(labeling_logits(self.net, weak), strong_logits, self.options.threshold)
         self.log("mask_rate", mask.mean())
         return loss
 

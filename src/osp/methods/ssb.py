@@ -37,7 +37,7 @@ from torch import Tensor
 
 from osp.methods._published import fixmatch_optimizer
 from osp.methods.base import Batch, Method, Options, Pool, Published, Sample, Stage, Step, StreamSpec, Task
-from osp.methods.fixmatch import pseudo_label_loss
+from osp.methods.fixmatch import labeling_logits, pseudo_label_loss
 from osp.nets import Network
 from osp.parts.one_vs_all import (
     OneVsAllHead,
@@ -95,7 +95,7 @@ class SSB(Method):
         "negative_below": Published(0.01, RELEASE),
         "unlabeled_weight": Published(1.0, RELEASE),
         "entropy_weight": Published(0.1, RELEASE),
-        "socr_weight": Published(0.5, f"{RELEASE}: CIFAR-10 and ImageNet-30; 1 on CIFAR-100"),
+        "socr_weight": Published(0.5, RELEASE, {"cifar100": 1.0}),
         "negative_weight": Published(1.0, RELEASE),
     }
 
@@ -163,8 +163,7 @@ class SSB(Method):
 
     def fixmatch(self, unlabeled: Sample, strong_logits: Tensor) -> Tensor:
         """L_fm."""
-        with torch.no_grad():
-            weak_logits = self.net.classifier(self.net.encode_as_tested(unlabeled["weak"])).float()
+        weak_logits = labeling_logits(self.net, unlabeled["weak"])
         loss, mask = pseudo_label_loss(weak_logits, strong_logits, self.options.threshold)
         self.log("mask_rate", mask.mean())
         return loss
