@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from osp.engine.schedule import Timetable
 from osp.methods import Batch, Method, Sample, Stage, Step, Task, get
-from osp.nets import BATCH_NORMS, Network
+from osp.nets import BATCH_NORMS, Network, as_tested
 
 CLASSES, LABELED, POOL, VALIDATION, STEPS = 4, 12, 40, 12, 100
 
@@ -21,12 +22,9 @@ def build(name: str, dropout: float = 0.0, num_val: int = VALIDATION, **options:
     differ; predictions are as sure as those of a trained network.
     """
     torch.manual_seed(0)
-    layers = nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 16), nn.ReLU()
-    )
+    norm = nn.BatchNorm2d(4)
+    layers = nn.Sequential(nn.Conv2d(1, 4, 3), norm, nn.ReLU(), nn.Flatten(), nn.Linear(144, 16), nn.ReLU())
     network = Network(layers, 16, CLASSES, dropout)
-    norm = layers[1]
-    assert isinstance(norm, nn.BatchNorm2d)
     assert norm.running_mean is not None
     assert norm.running_var is not None
     norm.running_mean += torch.tensor([1.0, -0.5, 0.3, -1.0])
@@ -118,9 +116,13 @@ def tested_logits(method: Any, views: Tensor) -> Tensor:
 
 
 class FakePool:
-    """A pool of random images that remembers what it was asked; validation images have the labels 0, 1, 2, ..."""
+    """A pool of random images that remembers what it was asked; labels go round.
 
-    def __init__(self) -> None:
+    With the method given, it is in eval mode during a pass unless that is asked to be otherwise, as in the engine.
+    """
+
+    def __init__(self, method: Method | None = None) -> None:
+        self.method = method
         sizes = {"labeled": LABELED, "unlabeled": POOL, "val": VALIDATION}
         self.parts = {part: images(size, 900 + number) for number, (part, size) in enumerate(sizes.items())}
         self.parts["joint"] = torch.cat([self.parts["labeled"], self.parts["unlabeled"]])
@@ -132,7 +134,8 @@ class FakePool:
     def map(self, function: Any, part: str = "unlabeled", rows: Tensor | None = None, **more: Any) -> Any:
         self.asked.append({"part": part, "rows": rows, **more})
         chosen = self.parts[part] if rows is None else self.parts[part][rows]
-        with torch.no_grad():
+        tested = nullcontext() if self.method is None or more.get("train") else as_tested(self.method)
+        with torch.no_grad(), tested:
             found = function(chosen)
         return found if isinstance(found, tuple) else (found,)
 

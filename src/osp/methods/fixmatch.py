@@ -8,10 +8,13 @@ The mean runs over all μB unlabelled images, masked ones counting as zero. Refe
 weights.
 
 Differences from the release: the weak views go through the encoder without a graph and with the running statistics of
-batch norms (the release puts labelled, weak and strong images through one pass and throws the weak gradients away); and
-the averaged weights forget their random start (the decay rises to its value), which a run of a million steps would not
-notice. Where the network has dropout, the labels are drawn with it: without it fewer doubtful images are left out
-(digits, three seeds: 96.0 % with, 94.6 % without).
+batch norms (the release puts labelled, weak and strong images through one pass and throws the weak gradients away:
+`joint_weak`, in the paper preset); and the averaged weights forget their random start (the decay rises to its value),
+which a run of a million steps would not notice.
+
+Where the network has dropout (the published ones have none), the labels are drawn with it, here and in what builds on
+FixMatch: without it fewer doubtful images are left out. Digits, 5 labels per class, seeds 100-102, validation accuracy
+with and without: FixMatch 94.4 and 93.3, OpenMatch 92.8 and 92.2; AUROC 72 and 67, 89 and 89.
 """
 
 from __future__ import annotations
@@ -50,10 +53,7 @@ def pseudo_label_loss(weak_logits: Tensor, strong_logits: Tensor, threshold: flo
 def labeling_logits(net: Network, weak: Tensor) -> Tensor:
     """What weak views are labelled by: without a graph, with the running statistics of batch norms, with dropout."""
     with torch.no_grad():
-        import os
-
-        f = net.encode_as_tested(weak)
-        return (net.classifier(f) if os.environ.get("NODROP") else net.classify(f)).float()
+        return net.classify(net.encode_as_tested(weak)).float()
 
 
 def three_looks(
@@ -64,9 +64,10 @@ def three_looks(
     Labelled and strong views go in one pass. Weak ones go as `labeling_logits` says, or in the same pass (`joint_weak`,
     as in the releases): then labels depend on the batch.
     """
+    labels = [] if joint_weak else [labeling_logits(net, weak)]
     views = [labeled, strong, weak] if joint_weak else [labeled, strong]
     looks = torch.split(net(torch.cat(views)).float(), [len(view) for view in views])
-    return looks[0], looks[2].detach() if joint_weak else labeling_logits(net, weak), looks[1]
+    return looks[0], (looks[2:] or labels)[0].detach(), looks[1]
 
 
 class FixMatch(Method):

@@ -14,7 +14,7 @@ selection leaves the one before (at first: all). OOD score: 1 - o_c.
 Reference: Saito et al., OpenMatch: Open-Set Consistency Regularization for Semi-Supervised Learning with Outliers,
 NeurIPS 2021. Differences from the release:
 
-- all views go in one pass but w(u), which go without a graph and as in testing, without dropout and with the running
+- all views go in one pass but w(u), which are labelled as in our FixMatch, without a graph and with the running
   statistics of batch norms; the release puts w(u) and s(u) through a second pass;
 - L_fm starts and the selection is renewed at shares of the run, later and more rarely than in the release (2 % and
   0.2 % of 2¹⁹ steps), because after 2 % of a short run the detector knows nothing;

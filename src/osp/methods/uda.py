@@ -108,11 +108,13 @@ class UDA(Method):
 
     def looks(self, known: Tensor, unlabeled: Sample) -> tuple[Tensor, Tensor, Tensor]:
         """Logits of labelled, weak and strong views; those of the weak ones without a graph and without dropout."""
-        views = [known, unlabeled["strong"], *([unlabeled["weak"]] if self.options.joint_weak else [])]
+        joint = self.options.joint_weak
+        tested = None if joint else self.net.encode_as_tested(unlabeled["weak"])
+        views = [known, unlabeled["strong"], *([unlabeled["weak"]] if joint else [])]
         first, second, *weak = torch.split(self.net.encode(torch.cat(views)), [len(view) for view in views])
-        targets = weak[0].detach() if weak else self.net.encode_as_tested(unlabeled["weak"])
+        targets = self.net.classifier(weak[0] if tested is None else tested).detach().float()
         labeled, strong = torch.tensor_split(self.net.classify(torch.cat([first, second])).float(), [len(known)])
-        return labeled, self.net.classifier(targets).detach().float(), strong
+        return labeled, targets, strong
 
     def labeled_loss(self, logits: Tensor, labels: Tensor, step: Step) -> Tensor:
         if self.options.annealing == "off":
