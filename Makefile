@@ -6,13 +6,14 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help demo test test-all lint bench install clean
+.PHONY: help demo test test-all lint mutants bench install clean
 
 help:
 	@echo "make demo      train on embedded digits, in seconds after the install"
 	@echo "make test      all tests but the slow ones"
 	@echo "make test-all  all tests"
 	@echo "make lint      style, types, direction of imports"
+	@echo "make mutants   break the code one wire at a time: do the tests notice? (long)"
 	@echo "make bench     speed and tables"
 	@echo "make install   only make the environment in $(VENV)"
 	@echo "make clean     remove $(VENV) and caches; runs/ stays"
@@ -31,6 +32,9 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+mutants: $(INSTALLED)
+	$(BIN)/python scripts/mutants.py
 
 bench: $(INSTALLED)
 	$(BIN)/osp bench speed

@@ -79,7 +79,7 @@ class Recipe(BaseModel):
         """This recipe with every open field decided; raises UserError where something is unknown or impossible."""
         from osp.data import available as data_sets
         from osp.data.split import spec_for
-        from osp.methods.base import UNPUBLISHED
+        from osp.methods.base import published_options
         from osp.methods.registry import get
 
         for name in (self.data, self.ood_data):
@@ -88,7 +88,7 @@ class Recipe(BaseModel):
         method = get(self.method)
         published: dict[str, Any] = {}
         if self.preset == "paper":
-            published = {**UNPUBLISHED, **{key: entry.value for key, entry in method.paper.items()}}
+            published = published_options(method, self.data)
         scaled = SCALE_OPTIONS.get(self.scale, {})
         known = method.Options.model_fields
         for key in self.options:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from osp.methods import Method, Options, Published, Stage, Step, StreamSpec, Task, available, get
-from osp.methods.base import STAGE_OPTIONS
+from osp.methods.base import STAGE_OPTIONS, published_for, published_options
 from osp.nets import build_network
 from osp.parts.scores import max_softmax_score
 
@@ -34,8 +34,26 @@ def test_every_published_value_is_an_option_that_validates_and_names_its_source(
     kind = get(name)
     assert kind.paper.keys() <= kind.Options.model_fields.keys()
     assert all(isinstance(entry, Published) and entry.source for entry in kind.paper.values())
-    chosen = kind.Options.model_validate({key: entry.value for key, entry in kind.paper.items()})
-    assert all(getattr(chosen, key) == entry.value for key, entry in kind.paper.items())
+    for data in (None, "digits", "mnist", "cifar10", "cifar100", "tinyimagenet"):
+        published = published_options(kind, data)
+        chosen = kind.Options.model_validate(published)
+        assert {key: getattr(chosen, key) for key in published} == published
+
+
+class Decayed(Method):
+    paper = {"weight_decay": Published(5e-4, by_data={"cifar100": 1e-3, "svhn": 2e-4}), "clip": Published(1.0)}  # noqa: RUF012
+    paper_data = ("cifar10", "cifar100")
+
+
+@pytest.mark.parametrize(
+    ("data", "decay", "published"),
+    [(None, 5e-4, None), ("cifar10", 5e-4, True), ("cifar100", 1e-3, True), ("svhn", 2e-4, True), ("mnist", 5e-4, False)],
+)
+def test_a_published_value_may_depend_on_the_data_set(data: str | None, decay: float, published: bool | None) -> None:
+    """What the harness adds is off unless published; a set that the publication lacks takes the general value."""
+    assert published_options(Decayed, data) == {"weight_decay": decay, "warmup": 0.0, "clip": 1.0}
+    if data is not None:
+        assert published_for(Decayed, data) is published
 
 
 @pytest.mark.parametrize("name", available())

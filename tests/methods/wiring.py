@@ -93,7 +93,7 @@ def reached(method: Any, stage: str, progress: float = 0.5, batch: Batch | None 
 
 def published(name: str, data: str = "cifar10") -> dict[str, Any]:
     """The values of the paper preset for a data set."""
-    return {key: entry.by_data.get(data, entry.value) for key, entry in get(name).paper.items()}
+    return {key: entry.value_for(data) for key, entry in get(name).paper.items()}
 
 
 def joint_logits(method: Any, *views: Tensor) -> tuple[Tensor, ...]:

@@ -24,15 +24,16 @@ SEMI_SUPERVISED = {
 }
 
 
-def fixmatch_optimizer(source: str) -> dict[str, Published]:
-    """FixMatch's optimiser, as a release that takes it over states it."""
+def fixmatch_optimizer(source: str, cifar100_decay: float | None = None) -> dict[str, Published]:
+    """FixMatch's optimiser, as a release that takes it over states it; its weight decay on CIFAR-100 may be another."""
+    decay_by_data = {} if cifar100_decay is None else {"cifar100": cifar100_decay}
     return {
         "batch": Published(64, source),
         "optimizer": Published("sgd", source),
         "lr": Published(0.03, source),
         "momentum": Published(0.9, source),
         "nesterov": Published(True, source),
-        "weight_decay": Published(5e-4, source),
+        "weight_decay": Published(5e-4, source, decay_by_data),
         "decay_all": Published(False, source),
         "schedule": Published("cosine-7/16", source),
         "ema": Published(0.999, source),

@@ -219,7 +219,7 @@ class Options(BaseModel):
     )
 
 
-UNPUBLISHED = {"warmup": 0.0, "clip": None}
+UNPUBLISHED: dict[str, Any] = {"warmup": 0.0, "clip": None}
 """What the harness adds to every method for stability; `--preset paper` does without it unless a method publishes it.
 
 A stage that starts at its full rate can throw a network without batch norm into a state where all its units are dead:
@@ -234,7 +234,16 @@ class Published:
     value: Any
     source: str = "paper"
     by_data: Mapping[str, Any] = field(default_factory=dict)
-    """Data sets, by name, for which another value was published."""
+    """Data sets for which another value was published; the source speaks of these too."""
+
+    def value_for(self, data: str | None = None) -> Any:
+        """What holds on this data set; the general value where nothing else was published for it, or for none.
+
+        >>> decay = Published(5e-4, by_data={"cifar100": 1e-3})
+        >>> decay.value_for("cifar100"), decay.value_for("digits"), decay.value_for()
+        (0.001, 0.0005, 0.0005)
+        """
+        return self.value if data is None else self.by_data.get(data, self.value)
 
 
 class Method(nn.Module):
@@ -254,9 +263,13 @@ class Method(nn.Module):
     """Views of the unlabelled images, for a method whose streams are the usual ones; `()` is none of those images."""
     paper: ClassVar[dict[str, Published]] = {}
     """The options of `--preset paper` that differ from the defaults, or that the defaults merely happen to equal."""
+    paper_data: ClassVar[tuple[str, ...]] = ("mnist", "cifar10", "cifar100", "tinyimagenet")
+    """Data sets that the publication has settings for (by default those of the OSP paper's Table 1); on any other one
+    `--preset paper` takes the general values."""
     paper_steps: ClassVar[int] = 250_000
     validation: ClassVar[str] = "nothing"
-    """What the method itself uses validation images for, and what it does without any."""
+    """What the method uses validation images for, whether with their labels, and what it does without any: for tables.
+    (Those of every method are also looked at for the curve of a run.)"""
     mechanism: ClassVar[tuple[str, ...]] = ()
     """Names of logged values that show the mechanism at work: one that stays 0 all run long is a warning."""
 
@@ -370,6 +383,16 @@ STAGE_OPTIONS = (
     "warmup",
 )
 """Options that are fields of `Stage` under the same name."""
+
+
+def published_options(method: type[Method], data: str | None = None) -> dict[str, Any]:
+    """The options of `--preset paper` on this data set: what the harness adds turned off, what was published set."""
+    return UNPUBLISHED | {name: entry.value_for(data) for name, entry in method.paper.items()}
+
+
+def published_for(method: type[Method], data: str) -> bool:
+    """Whether the publication has this data set; if not, its general values stand in and are to be marked so."""
+    return data in method.paper_data or any(data in entry.by_data for entry in method.paper.values())
 
 
 @dataclass(frozen=True)

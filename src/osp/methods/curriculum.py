@@ -92,6 +92,7 @@ class Curriculum(Method):
     mechanism = ("admitted_share",)
     validation = "choice of the cycle, with labels (none: the last cycle)"
     paper_steps = 215_000  # 6 cycles of 750 passes over 4,000 + c · 8,200 images of CIFAR-10 in batches of 512
+    paper_data = ("cifar10",)
     paper = {  # noqa: RUF012
         "batch": Published(256, f"{RELEASE}: 512 images of both kinds a step"),
         "mu": Published(1, f"{RELEASE}: 512 images of both kinds a step"),

@@ -112,6 +112,7 @@ class DS3L(Method):
     mechanism = ("weight_spread",)
     validation = "whether the weights tell known images from the pool, without labels (none: labelled images)"
     paper_steps = 200_000
+    paper_data = ("mnist", "cifar10")
     paper = {  # noqa: RUF012
         "batch": Published(50, RELEASE),
         "mu": Published(1, RELEASE),

@@ -98,6 +98,7 @@ class IOMatch(Method):
     mechanism = ("inlier_rate", "open_rate")
     training_only = ("marginals",)
     paper_steps = 2**18
+    paper_data = ("cifar10", "cifar100")
     paper: ClassVar[dict[str, Published]] = {
         **fixmatch_optimizer(RELEASE),
         "batch": Published(64, PAPER),

@@ -49,6 +49,7 @@ class MixMatch(Method):
     unlabeled_views = ("weak", "weak2")
     mechanism = ("mixed_share", "guess_gap")
     paper_steps = 2**20
+    paper_data = ("cifar10", "cifar100", "stl10")
     paper = {  # noqa: RUF012
         "batch": Published(64, MIXMATCH),
         "mu": Published(1, MIXMATCH),

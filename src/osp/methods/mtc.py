@@ -79,6 +79,7 @@ class MTC(Method):
     Options = MTCOptions
     mechanism = ("kept_share", "soft_spread")
     paper_steps = 2**20 + 86_000  # and 100 passes of CIFAR-10's 55,000 images in batches of 64
+    paper_data = ("cifar10",)
     paper = {  # noqa: RUF012
         "batch": Published(64, RELEASE),
         "mu": Published(1, RELEASE),

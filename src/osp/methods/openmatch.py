@@ -60,6 +60,7 @@ class OpenMatch(Method):
     Options = OpenMatchOptions
     mechanism = ("kept_share", "mask_rate")
     paper_steps = 2**19
+    paper_data = ("cifar10", "cifar100")
     paper: ClassVar[dict[str, Published]] = {
         **fixmatch_optimizer(RELEASE),
         "mu": Published(2, RELEASE),

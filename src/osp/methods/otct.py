@@ -57,6 +57,7 @@ class OTCT(Method):
     Options = OTCTOptions
     unlabeled_views = ("weak", "strong")
     mechanism = ("style_change", "consistency_rate")
+    paper_data = ()
     paper: ClassVar[dict[str, Published]] = {
         "batch": Published(64, UDA),
         "mu": Published(5, UDA),

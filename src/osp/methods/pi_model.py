@@ -50,6 +50,7 @@ class PiModel(Method):
     unlabeled_views = ("weak", "weak2")
     mechanism = ("look_gap",)
     paper_steps = 500_000
+    paper_data = ("cifar10",)
     paper = {  # noqa: RUF012
         **SEMI_SUPERVISED,
         "lr": Published(3e-4, OLIVER),

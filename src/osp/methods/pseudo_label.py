@@ -55,6 +55,7 @@ class PseudoLabel(Method):
     unlabeled_views = ("weak",)
     mechanism = ("mask_rate",)
     paper_steps = 500_000
+    paper_data = ("cifar10",)
     paper = {  # noqa: RUF012
         **SEMI_SUPERVISED,
         "lr": Published(3e-4, OLIVER),

@@ -113,6 +113,7 @@ class SafeStudent(Method):
     training_only = ("teacher.", "best")
     validation = "whether a student becomes the teacher, with labels (none: always)"
     paper_steps = 22_000
+    paper_data = ("cifar10",)
     paper: ClassVar[dict[str, Published]] = {
         "batch": Published(256, RELEASE),
         "mu": Published(1, RELEASE),

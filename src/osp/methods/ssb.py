@@ -85,6 +85,7 @@ class SSB(Method):
     Options = SSBOptions
     mechanism = ("mask_rate", "negative_rate")
     paper_steps = 2**19
+    paper_data = ("cifar10", "cifar100")
     paper: ClassVar[dict[str, Published]] = {
         **fixmatch_optimizer(RELEASE),
         "mu": Published(2, RELEASE),

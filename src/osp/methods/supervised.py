@@ -28,6 +28,7 @@ class Supervised(Method):
     Options = NoiseOptions
     unlabeled_views = ()
     paper_steps = 500_000
+    paper_data = ("cifar10",)
     paper = {  # noqa: RUF012
         **OPTIMIZER,
         "lr": Published(3e-3, OLIVER),

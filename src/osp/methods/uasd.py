@@ -73,6 +73,7 @@ class UASD(Method):
     mechanism = ("gate_rate",)
     validation = "threshold of the gate, without labels (none: labelled images)"
     paper_steps = 500_000
+    paper_data = ("cifar10", "cifar100", "tinyimagenet")
     paper = {  # noqa: RUF012
         "batch": Published(50, RELEASE),
         "mu": Published(1, RELEASE),

@@ -77,6 +77,7 @@ class VAT(Method):
     unlabeled_views = ("weak",)
     mechanism = ("adversarial_kl",)
     paper_steps = 500_000
+    paper_data = ("cifar10",)
     paper = {  # noqa: RUF012
         **SEMI_SUPERVISED,
         "lr": Published(3e-3, OLIVER),
