@@ -47,7 +47,13 @@ class Decayed(Method):
 
 @pytest.mark.parametrize(
     ("data", "decay", "published"),
-    [(None, 5e-4, None), ("cifar10", 5e-4, True), ("cifar100", 1e-3, True), ("svhn", 2e-4, True), ("mnist", 5e-4, False)],
+    [
+        (None, 5e-4, None),
+        ("cifar10", 5e-4, True),
+        ("cifar100", 1e-3, True),
+        ("svhn", 2e-4, True),
+        ("mnist", 5e-4, False),
+    ],
 )
 def test_a_published_value_may_depend_on_the_data_set(data: str | None, decay: float, published: bool | None) -> None:
     """What the harness adds is off unless published; a set that the publication lacks takes the general value."""
