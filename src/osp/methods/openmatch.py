@@ -100,7 +100,9 @@ class OpenMatch(Method):
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         o, labeled, pool = self.options, batch["labeled"], batch["pool"]
         images = [labeled["flip"], labeled["weak"], pool["weak"], pool["weak2"]]
-        if step.stage.name == "select":
+        selects = step.stage.name == "select"
+        if selects:
+            weak_logits = labeling_logits(self.net, batch["unlabeled"]["weak"])
             images.append(batch["unlabeled"]["strong"])
         features = torch.split(self.net.encode(torch.cat(images)), [len(each) for each in images])
         known, targets = torch.cat(features[:2]), labeled.targets.repeat(2)
@@ -112,14 +114,13 @@ class OpenMatch(Method):
             "entropy": o.entropy_weight * (margin_entropy(first) + margin_entropy(second)) / 2,
             "socr": o.socr_weight * soft_consistency(first, second),
         }
-        if step.stage.name == "select":
-            terms["consistency"] = o.unlabeled_weight * self.fixmatch(batch["unlabeled"]["weak"], features[4])
+        if selects:
+            terms["consistency"] = o.unlabeled_weight * self.fixmatch(weak_logits, features[4])
         return terms
 
-    def fixmatch(self, weak: Tensor, strong_features: Tensor) -> Tensor:
+    def fixmatch(self, weak_logits: Tensor, strong_features: Tensor) -> Tensor:
         """L_fm."""
-        strong_logits = self.net.classify(strong_features).float()
-        loss, mask = pseudo_label_loss(labeling_logits(self.net, weak), strong_logits, self.options.threshold)
+        loss, mask = pseudo_label_loss(weak_logits, self.net.classify(strong_features).float(), self.options.threshold)
         self.log("mask_rate", mask.mean())
         return loss
 

@@ -36,7 +36,7 @@ from pydantic import Field
 from torch import Tensor
 
 from osp.methods._published import fixmatch_optimizer
-from osp.methods.base import Batch, Method, Options, Pool, Published, Sample, Stage, Step, StreamSpec, Task
+from osp.methods.base import Batch, Method, Options, Pool, Published, Stage, Step, StreamSpec, Task
 from osp.methods.fixmatch import labeling_logits, pseudo_label_loss
 from osp.nets import Network
 from osp.parts.one_vs_all import (
@@ -128,19 +128,21 @@ class SSB(Method):
     # Losses
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
-        return self.classifying(batch) if step.stage.name == "classify" else self.detecting(batch)
+        weak_logits = labeling_logits(self.net, batch["unlabeled"]["weak"])
+        stage = self.classifying if step.stage.name == "classify" else self.detecting
+        return stage(batch, weak_logits)
 
-    def classifying(self, batch: Batch) -> dict[str, Tensor]:
+    def classifying(self, batch: Batch, weak_logits: Tensor) -> dict[str, Tensor]:
         """Stage A: FixMatch."""
         labeled, unlabeled = batch["labeled"], batch["unlabeled"]
         logits = self.net(torch.cat([labeled["weak"], unlabeled["strong"]])).float()
         split = len(labeled.rows)
         return {
             "ce": F.cross_entropy(logits[:split], labeled.targets),
-            "consistency": self.options.unlabeled_weight * self.fixmatch(unlabeled, logits[split:]),
+            "consistency": self.options.unlabeled_weight * self.fixmatch(weak_logits, logits[split:]),
         }
 
-    def detecting(self, batch: Batch) -> dict[str, Tensor]:
+    def detecting(self, batch: Batch, weak_logits: Tensor) -> dict[str, Tensor]:
         """Stage B: FixMatch goes on, and the detector learns."""
         o, labeled, pool, unlabeled = self.options, batch["labeled"], batch["pool"], batch["unlabeled"]
         views = [labeled[view] for view in ("weak", "flip", "strong", "strong2")]
@@ -159,12 +161,11 @@ class SSB(Method):
             "entropy": o.entropy_weight * (margin_entropy(weak) + margin_entropy(mirrored)) / 2,
             "socr": o.socr_weight * soft_consistency(weak, mirrored),
             "negative": o.negative_weight * negative,
-            "consistency": o.unlabeled_weight * self.fixmatch(unlabeled, logits[two:]),
+            "consistency": o.unlabeled_weight * self.fixmatch(weak_logits, logits[two:]),
         }
 
-    def fixmatch(self, unlabeled: Sample, strong_logits: Tensor) -> Tensor:
+    def fixmatch(self, weak_logits: Tensor, strong_logits: Tensor) -> Tensor:
         """L_fm."""
-        weak_logits = labeling_logits(self.net, unlabeled["weak"])
         loss, mask = pseudo_label_loss(weak_logits, strong_logits, self.options.threshold)
         self.log("mask_rate", mask.mean())
         return loss
