@@ -269,6 +269,36 @@ def test_the_paper_preset_has_the_values_of_the_reference_sheet() -> None:
     assert "last cycle" in Curriculum.validation
 
 
+def test_in_a_run_batch_norms_are_measured_in_training_mode_on_views_that_are_not_plain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[bool, Tensor, Tensor]] = []
+    measure = Curriculum.measure_batchnorms
+
+    def watched(method: Curriculum, pool: Any) -> None:
+        rows = method.joint_rows()
+        (plain,) = pool.map(lambda images: images, part="joint", rows=rows)
+        given: list[Tensor] = []
+        hook = method.net.encoder.register_forward_pre_hook(lambda module, images: given.append(images[0].clone()))
+        before = [value.clone() for name, value in method.net.named_buffers() if "running" in name]
+        measure(method, pool)
+        hook.remove()
+        after = [value for name, value in method.net.named_buffers() if "running" in name]
+        assert not any(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+        assert method.net.training
+        seen.append((len(given) > 0, torch.cat(given), plain))
+
+    monkeypatch.setattr(Curriculum, "measure_batchnorms", watched)
+    run(short(network="small"), tmp_path / "run")
+    assert len(seen) == CYCLES
+    for number, (asked, strong, plain) in enumerate(seen):
+        assert asked
+        assert strong.shape == plain.shape
+        changed = (strong - plain).abs().flatten(1).amax(1) > 0.1
+        assert changed.float().mean() > 0.5
+        assert (len(plain) > LABELED) == (number > 0)
+
+
 def test_on_digits_the_pool_teaches_more_than_the_labels_alone(tmp_path: Path) -> None:
     """With 24 labels; the margin over five seeds was 2 to 6 %."""
     recipe = Recipe(scale="demo", steps=600, eval_every=600, ood_ratio=0.3, labels_per_class=4)
