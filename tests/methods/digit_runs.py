@@ -110,7 +110,7 @@ class FakePool:
         self.labeled = torch.randn(8, 1, 8, 8, generator=draws)
         self.restricted: dict[str, Tensor | None] = {}
 
-    def map(self, function: Any, part: str = "unlabeled", rows: Tensor | None = None, **more: Any) -> Any:
+    def map(self, function: Any, part: str = "unlabeled", rows: Tensor | None = None, *others: Any, **more: Any) -> Any:
         images = self.labeled if part == "labeled" else self.images
         images = images if rows is None else images[rows]
         with torch.no_grad():

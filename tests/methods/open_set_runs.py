@@ -55,7 +55,13 @@ class FakePool:
         self.restarted: list[str] = []
 
     def map(
-        self, function: Any, part: str = "unlabeled", rows: Tensor | None = None, ema: bool = False, **more: Any
+        self,
+        function: Any,
+        part: str = "unlabeled",
+        rows: Tensor | None = None,
+        ema: bool = False,
+        *others: Any,
+        **more: Any,
     ) -> Any:
         self.asked.append((part, ema))
         with torch.no_grad():

@@ -147,7 +147,7 @@ class ScriptedPool:
         self.right = right
         self.warnings: list[str] = []
 
-    def map(self, function: Any, part: str = "unlabeled", rows: Tensor | None = None, **more: Any) -> Any:
+    def map(self, function: Any, part: str = "unlabeled", rows: Tensor | None = None, *others: Any, **more: Any) -> Any:
         if part == "val":
             return (nn.functional.one_hot((torch.arange(5) < self.right).long(), 3).float(),)
         with torch.no_grad():
@@ -297,6 +297,13 @@ def test_in_a_run_batch_norms_are_measured_in_training_mode_on_views_that_are_no
         changed = (strong - plain).abs().flatten(1).amax(1) > 0.1
         assert changed.float().mean() > 0.5
         assert (len(plain) > LABELED) == (number > 0)
+
+
+def test_all_cycles_but_the_first_ask_for_fresh_weights_and_have_equal_shares() -> None:
+    stages = by_hand().stages()
+    assert [stage.fresh for stage in stages] == [False, True, True, True, True, True]
+    assert len({stage.share for stage in stages}) == 1
+    assert len(by_hand(admission=0.5).stages()) == 3
 
 
 def test_on_digits_the_pool_teaches_more_than_the_labels_alone(tmp_path: Path) -> None:

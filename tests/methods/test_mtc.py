@@ -124,7 +124,7 @@ def test_labels_that_tell_nothing_apart_select_everything() -> None:
 
 
 class Pool(Restrictions):
-    def map(self, function: Any, part: str = "unlabeled", rows: Tensor | None = None, **more: Any) -> Any:
+    def map(self, function: Any, part: str = "unlabeled", rows: Tensor | None = None, *others: Any, **more: Any) -> Any:
         assert part == "unlabeled"
         with torch.no_grad():
             return (function(torch.randn(POOL, 1, 8, 8, generator=torch.Generator().manual_seed(3))),)

@@ -21,6 +21,7 @@ from classic_runs import (
 )
 
 from osp.methods import Sample, get
+from osp.methods.pi_model import squared_gap
 
 
 def test_the_terms_equal_a_loop_over_images_and_classes() -> None:
@@ -109,6 +110,13 @@ def test_the_paper_preset_has_the_values_of_the_reference_sheet() -> None:
         "input_noise": 0.15,
     }
     assert get("pi-model").paper_steps == 500_000
+
+
+def test_the_gap_gives_its_target_no_gradient() -> None:
+    logits, target = torch.randn(5, 3, requires_grad=True), torch.randn(5, 3, requires_grad=True)
+    slopes = torch.autograd.grad(squared_gap(logits, target), [logits, target], allow_unused=True)
+    assert slopes[0].any()
+    assert slopes[1] is None
 
 
 def test_it_learns_from_the_pool(tmp_path: Path) -> None:

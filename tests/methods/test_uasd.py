@@ -110,7 +110,7 @@ class StubPool:
         self.asked: list[str] = []
         self.views: list[str] = []
 
-    def map(self, function: Any, part: str = "unlabeled", rows: Tensor | None = None, **more: Any) -> Any:
+    def map(self, function: Any, part: str = "unlabeled", rows: Tensor | None = None, *others: Any, **more: Any) -> Any:
         self.asked.append(part)
         self.views.append(more.get("view", "plain"))
         size = VALIDATION if part == "val" else LABELED

@@ -131,7 +131,7 @@ class FakePool:
         self.restarted: list[str] = []
         self.warnings: list[str] = []
 
-    def map(self, function: Any, part: str = "unlabeled", rows: Tensor | None = None, **more: Any) -> Any:
+    def map(self, function: Any, part: str = "unlabeled", rows: Tensor | None = None, *others: Any, **more: Any) -> Any:
         self.asked.append({"part": part, "rows": rows, **more})
         chosen = self.parts[part] if rows is None else self.parts[part][rows]
         tested = nullcontext() if self.method is None or more.get("train") else as_tested(self.method)
