@@ -90,7 +90,7 @@ class FakePool:
         self.val = torch.randn(4, 1, 8, 8, generator=draws)
         self.restricted: dict[str, Tensor | None] = {}
 
-    def map(self, function: Any, part: str = "unlabeled", rows: Tensor | None = None, ema: bool = False) -> Any:
+    def map(self, function: Any, part: str = "unlabeled", rows: Tensor | None = None, *others: Any, **more: Any) -> Any:
         images = {"labeled": self.labeled, "val": self.val, "unlabeled": self.images}[part]
         images = images if rows is None else images[rows]
         with torch.no_grad():
@@ -105,6 +105,7 @@ class FakePool:
         self.restricted[stream] = rows
 
     def restart_average(self, prefix: str = "") -> None: ...
+    def warn(self, message: str) -> None: ...
 
 
 def refreshed(method: M, pool: FakePool, progress: float = 0.0) -> M:

@@ -51,7 +51,15 @@ class FakePool:
         self.restricted: dict[str, Tensor | None] = {}
         self.restarted: list[str] = []
 
-    def map(self, function: Any, part: str = "unlabeled", rows: Tensor | None = None, ema: bool = False) -> Any:
+    def map(
+        self,
+        function: Any,
+        part: str = "unlabeled",
+        rows: Tensor | None = None,
+        ema: bool = False,
+        *others: Any,
+        **more: Any,
+    ) -> Any:
         self.asked.append((part, ema))
         with torch.no_grad():
             found = function(self.parts[part])
@@ -67,6 +75,8 @@ class FakePool:
 
     def restart_average(self, prefix: str = "") -> None:
         self.restarted.append(prefix)
+
+    def warn(self, message: str) -> None: ...
 
 
 def backward(loss: Tensor) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import wiring
 from torch import Tensor, nn
 
 from helpers.learning import Runs
@@ -144,8 +145,9 @@ class ScriptedPool:
 
     def __init__(self, right: int) -> None:
         self.right = right
+        self.warnings: list[str] = []
 
-    def map(self, function: Any, part: str = "unlabeled", rows: Tensor | None = None, ema: bool = False) -> Any:
+    def map(self, function: Any, part: str = "unlabeled", rows: Tensor | None = None, *others: Any, **more: Any) -> Any:
         if part == "val":
             return (nn.functional.one_hot((torch.arange(5) < self.right).long(), 3).float(),)
         with torch.no_grad():
@@ -156,6 +158,9 @@ class ScriptedPool:
 
     def restrict(self, stream: str, rows: Tensor | None) -> None: ...
     def restart_average(self, prefix: str = "") -> None: ...
+
+    def warn(self, message: str) -> None:
+        self.warnings.append(message)
 
 
 @pytest.mark.parametrize(("right", "chosen"), [([1, 4, 3, 2, 1, 1], 1), ([3, 2, 3, 1, 1, 0], 2), ([0] * 6, 5)])
@@ -183,6 +188,122 @@ def test_without_validation_images_the_last_cycle_stays(tmp_path: Path, monkeypa
     assert done.result["val_accuracy"] is None
     final = weights(done.path)["method/net.encoder.conv1.weight"]
     assert torch.equal(final, journal.ended[-1]["trained"]["encoder.conv1.weight"])
+
+
+def test_its_term_reaches_the_whole_network_in_each_cycle() -> None:
+    for stage in wiring.build("curriculum").stages():
+        assert wiring.reached(wiring.build("curriculum"), stage.name) == {"ce": {"encoder", "classifier"}}
+
+
+def test_a_cycle_weighs_classes_by_the_labels_it_will_learn_and_the_first_by_none() -> None:
+    method, pool = wiring.build("curriculum"), wiring.FakePool()
+    method.begin_stage(wiring.step_in(method, "cycle 0", 0.0), pool)
+    assert method.weights.tolist() == [1.0] * 4
+    method.pseudo.fill_(2)
+    method.admitted_rows[:8] = True
+    method.begin_stage(wiring.step_in(method, "cycle 1", 0.0), pool)
+    assert method.weights.tolist() == pytest.approx([17 / 3, 17 / 3, 9 / 11, 17 / 3])  # 3 + 3 + 3 + 3 labels, 8 guesses
+    rows = pool.restricted["joint"]
+    assert rows is not None
+    assert rows.tolist() == [*range(12), *range(12, 20)]
+
+
+def test_batch_norms_are_measured_anew_under_the_averaged_weights() -> None:
+    """From strong views of what the cycle learned from, in training mode, as one mean over all of them."""
+    method = wiring.build("curriculum", average=1.0)
+    pool = wiring.FakePool(method)
+    method.admitted_rows[5:15] = True
+    for step in range(3):
+        nn.init.constant_(method.net.encoder[0].weight, 0.1 * (step + 1))
+        method.after_step({}, wiring.step_in(method, "cycle 1", step / 3))
+    momentum = method.net.encoder[1].momentum
+    method.end_stage(wiring.step_in(method, "cycle 1", 0.99), pool)
+    assert (method.net.encoder[0].weight - 0.2).abs().max() < 1e-6
+    first = pool.asked[0]
+    rows = [*range(12), *range(17, 27)]
+    assert (first["part"], first["view"], first["train"], first["rows"].tolist()) == ("joint", "strong", True, rows)
+    before_norm = method.net.encoder[0](pool.parts["joint"][rows]).detach()
+    norm = method.net.encoder[1]
+    torch.testing.assert_close(norm.running_mean, before_norm.mean(dim=(0, 2, 3)), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(norm.running_var, before_norm.var(dim=(0, 2, 3)), rtol=1e-3, atol=1e-5)
+    assert norm.momentum == momentum
+    assert method.net.training
+
+
+def test_without_averaging_batch_norms_stay_as_trained() -> None:
+    method = wiring.build("curriculum", average=0.0)
+    pool = wiring.FakePool(method)
+    before = method.net.encoder[1].running_mean.clone()
+    method.end_stage(wiring.step_in(method, "cycle 1", 0.99), pool)
+    assert torch.equal(method.net.encoder[1].running_mean, before)
+    assert not any(asked.get("train") for asked in pool.asked)
+
+
+@pytest.mark.parametrize(("right", "warns"), [([3, 2, 2, 1, 1, 0], True), ([3, 3, 2, 1, 1, 0], False)])
+def test_a_run_that_ends_with_its_first_cycle_says_so(right: list[int], warns: bool) -> None:
+    method: Method = by_hand(average=0.0)
+    warnings = []
+    for cycle, answers in enumerate(right):
+        pool = ScriptedPool(answers)
+        method.end_stage(step_of(cycle), pool)
+        warnings += pool.warnings
+    assert [("labels alone" in warning) for warning in warnings] == [True] * warns
+
+
+def test_the_paper_preset_has_the_values_of_the_reference_sheet() -> None:
+    assert wiring.published("curriculum") == {
+        "batch": 256,  # and as many again: 512 of both kinds
+        "mu": 1,
+        "optimizer": "sgd",
+        "lr": 0.1,
+        "momentum": 0.9,
+        "nesterov": True,
+        "weight_decay": 5e-4,
+        "schedule": "cosine",
+        "admission": 0.2,
+        "mixup": 1.0,
+        "average": 0.73,  # of 750 epochs, from 200 on
+    }
+    images = sum(4_000 + cycle * (45_000 - 4_000) / 5 for cycle in range(6))
+    assert pytest.approx(750 * images / 512, rel=0.01) == Curriculum.paper_steps
+    assert "last cycle" in Curriculum.validation
+
+
+def test_in_a_run_batch_norms_are_measured_in_training_mode_on_views_that_are_not_plain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[bool, Tensor, Tensor]] = []
+    measure = Curriculum.measure_batchnorms
+
+    def watched(method: Curriculum, pool: Any) -> None:
+        rows = method.joint_rows()
+        (plain,) = pool.map(lambda images: images, part="joint", rows=rows)
+        given: list[Tensor] = []
+        hook = method.net.encoder.register_forward_pre_hook(lambda module, images: given.append(images[0].clone()))
+        before = [value.clone() for name, value in method.net.named_buffers() if "running" in name]
+        measure(method, pool)
+        hook.remove()
+        after = [value for name, value in method.net.named_buffers() if "running" in name]
+        assert not any(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+        assert method.net.training
+        seen.append((len(given) > 0, torch.cat(given), plain))
+
+    monkeypatch.setattr(Curriculum, "measure_batchnorms", watched)
+    run(short(network="small"), tmp_path / "run")
+    assert len(seen) == CYCLES
+    for number, (asked, strong, plain) in enumerate(seen):
+        assert asked
+        assert strong.shape == plain.shape
+        changed = (strong - plain).abs().flatten(1).amax(1) > 0.1
+        assert changed.float().mean() > 0.5
+        assert (len(plain) > LABELED) == (number > 0)
+
+
+def test_all_cycles_but_the_first_ask_for_fresh_weights_and_have_equal_shares() -> None:
+    stages = by_hand().stages()
+    assert [stage.fresh for stage in stages] == [False, True, True, True, True, True]
+    assert len({stage.share for stage in stages}) == 1
+    assert len(by_hand(admission=0.5).stages()) == 3
 
 
 def test_on_digits_the_pool_teaches_more_than_the_labels_alone(tmp_path: Path) -> None:

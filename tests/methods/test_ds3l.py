@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+import wiring
 from torch import Tensor, nn
 
 from helpers.learning import on_digits
 from helpers.runs import weights
 from osp.methods import Batch, Sample, Stage, Step, Task
-from osp.methods.ds3l import DS3L, DS3LOptions
-from osp.nets import Network, build_network
+from osp.methods.ds3l import DS3L, DS3LOptions, outweighs
+from osp.nets import Network, build_network, frozen_batchnorm_statistics
 
 STEP = Step(99, 100, Stage(), 0, 99, 100, seed=0)
 """The last one: b is at its full height."""
@@ -161,6 +163,94 @@ def test_a_compiled_network_is_run_as_written_where_it_is_differentiated_twice()
     method = build(build_network("cnn", (1, 8, 8), 3))
     method.net.encoder.compile(backend="aot_eager")
     assert all(gradient.abs().max() > 0 for gradient in outer_gradient(method, batch()))
+
+
+def test_each_term_reaches_the_network_and_only_the_outer_loss_the_weight_net() -> None:
+    method = wiring.build("ds3l")
+    assert wiring.reached(method, "train") == {name: {"encoder", "classifier"} for name in ("ce", "consistency")}
+    loss = method.extra_losses(wiring.batch_for(method, "train"), wiring.step_in(method, "train"))["weight_net"]
+    slopes = torch.autograd.grad(loss, [*method.weight_net.parameters()])
+    assert all(slope.any() for slope in slopes[::2])
+
+
+@pytest.mark.parametrize(("progress", "factor"), [(0.0, math.exp(-5)), (0.5, math.exp(-1.25)), (0.99, 1.0)])
+def test_the_weight_of_the_unlabelled_loss_rises_over_the_ramp(progress: float, factor: float) -> None:
+    method = wiring.build("ds3l", unlabeled_weight=10.0)
+    assert method.unlabeled_weight(wiring.step_in(method, "train", progress)) == pytest.approx(10 * factor, rel=1e-3)
+
+
+def test_what_the_weight_net_sees_is_predicted_without_dropout() -> None:
+    method = wiring.build("ds3l", dropout=0.5)
+    data, step = wiring.batch_for(method, "train"), wiring.step_in(method, "train")
+    with frozen_batchnorm_statistics(method.net):
+        found = method.look(data, step)
+        method.net.dropout.rate = 0.0
+        plain = method.look(data, step)
+    torch.testing.assert_close(found.probabilities, plain.probabilities)
+    assert (found.labeled_logits - plain.labeled_logits).abs().max() > 0.1
+
+
+def test_the_score_is_one_minus_the_weight_and_survives_training() -> None:
+    method, logits = wiring.build("ds3l"), 3 * torch.randn(7, 4)
+    expected = 1 - method.weight_net(logits.softmax(1))[:, 0]
+    torch.testing.assert_close(method.ood_score(torch.zeros(7, 16), logits), expected)
+    assert not any(name.startswith(method.training_only) for name, _ in method.named_parameters())
+
+
+@pytest.mark.parametrize("num_val", [12, 0])
+def test_weights_that_do_not_tell_known_images_from_the_pool_are_a_warning(num_val: int) -> None:
+    method, pool = wiring.build("ds3l", num_val=num_val), wiring.FakePool()
+    step = wiring.step_in(method, "train", 0.99)
+    for parameter in method.weight_net.parameters():
+        parameter.data.zero_()
+    method.end_stage(step, pool)
+    assert method.logged["weight_order"] == 0.5
+    assert len(pool.warnings) == 1
+    assert "50 %" in pool.warnings[0]
+    assert [asked["part"] for asked in pool.asked] == ["val" if num_val else "labeled", "unlabeled"]
+    apart = wiring.FakePool()
+    known = apart.parts["val" if num_val else "labeled"]
+    scores = {len(known): torch.zeros(len(known)), 40: torch.linspace(0.1, 0.9, 40)}
+    method.outputs = lambda images, own: (None, None, scores[len(images)])
+    method.end_stage(step, apart)
+    assert method.logged["weight_order"] == 1.0
+    assert not apart.warnings
+
+
+def test_the_share_of_pairs_equals_a_loop() -> None:
+    draws = torch.Generator().manual_seed(0)
+    first, second = (torch.randint(9, (n,), generator=draws).float() for n in (13, 29))
+    pairs = [(a > b) + 0.5 * (a == b) for a in first.tolist() for b in second.tolist()]
+    assert outweighs(first, second) == pytest.approx(sum(pairs) / len(pairs))
+
+
+def test_the_paper_preset_has_the_values_of_the_reference_sheet() -> None:
+    values = {
+        "batch": 50,
+        "mu": 1,
+        "optimizer": "sgd",
+        "lr": 1e-3,
+        "momentum": 0.0,
+        "nesterov": False,
+        "weight_decay": 0.0,
+        "schedule": "constant",
+        "labeled_weight": 0.5,
+        "unlabeled_weight": 10.0,
+        "ramp": 1.0,
+        "inner_lr": 1e-3,
+        "weight_lr": 6e-5,
+        "hidden": 100,
+        "input_noise": 0.0,
+    }
+    assert wiring.published("ds3l", "mnist") == values
+    assert wiring.published("ds3l", "cifar10") == {**values, "optimizer": "adam", "lr": 3e-4, "input_noise": 0.15}
+    assert DS3L.paper_steps == 200_000
+    assert method_rates() == {"weight_net": 3e-3}
+    assert "labelled images" in DS3L.validation
+
+
+def method_rates() -> dict[str, float]:
+    return {name: each.lr for name, each in build(linear()).extra_optimizers().items()}
 
 
 def test_it_learns_the_digits_and_the_weights_of_images_part(tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+import wiring
 
 from helpers.learning import IDLE, with_and_without_pool
 from osp.methods import Method, Sample, Stage, Step, Task, get
-from osp.methods.fixmatch import pseudo_label_loss
+from osp.methods.fixmatch import labeling_logits, pseudo_label_loss
 from osp.nets import build_network
 
 TASK = Task(num_classes=3, shape=(1, 8, 8), num_labeled=6, num_unlabeled=40, num_val=0)
@@ -91,6 +92,63 @@ def test_it_draws_mu_times_as_many_unlabelled_images_in_two_views() -> None:
     specs = method.streams(method.stages()[0])
     assert (specs["labeled"].batch, specs["labeled"].views) == (4, ("weak",))
     assert (specs["unlabeled"].batch, specs["unlabeled"].views) == (28, ("weak", "strong"))
+
+
+@pytest.mark.parametrize("joint", [False, True])
+def test_labels_are_by_running_statistics_or_from_the_one_pass_of_the_release(joint: bool) -> None:
+    method = wiring.build("fixmatch", threshold=0.6, joint_weak=joint)
+    data = wiring.batch_for(method, "train", 40)
+    labeled, unlabeled = data["labeled"], data["unlabeled"]
+    views = [labeled["weak"], unlabeled["strong"], *([unlabeled["weak"]] if joint else [])]
+    looks = wiring.joint_logits(method, *views)
+    weak = looks[2] if joint else wiring.tested_logits(method, unlabeled["weak"])
+    confidence, label = weak.softmax(1).max(1)
+    wanted = ((confidence >= 0.6) * F.cross_entropy(looks[1], label, reduction="none")).mean()
+    terms = method.losses(data, wiring.step_in(method, "train"))
+    torch.testing.assert_close(terms["consistency"].detach(), wanted)
+    torch.testing.assert_close(terms["ce"].detach(), F.cross_entropy(looks[0], labeled.targets))
+    assert wiring.reached(method, "train") == {name: {"encoder", "classifier"} for name in ("ce", "consistency")}
+
+
+def test_labels_are_drawn_with_dropout_in_training_and_leave_batch_norms_alone() -> None:
+    method = wiring.build("fixmatch", dropout=0.5)
+    weak = wiring.images(40, 1)
+    before = {name: value.clone() for name, value in method.net.state_dict().items()}
+    found = labeling_logits(method.net, weak)
+    assert all(torch.equal(value, before[name]) for name, value in method.net.state_dict().items())
+    assert not found.requires_grad
+    tested = wiring.tested_logits(method, weak)
+    assert ((found - tested).abs().amax(1) > 0.05).float().mean() > 0.9
+    means = torch.stack([labeling_logits(method.net, weak) for _ in range(300)]).mean(0)
+    torch.testing.assert_close(means, tested, rtol=0.2, atol=0.5)  # and but for it they are the tested network's
+    torch.testing.assert_close(labeling_logits(method.net.eval(), weak), tested)
+
+
+def test_the_averaged_weights_are_what_is_tested() -> None:
+    assert get("fixmatch").Options().model_dump()["ema"] == 0.999
+
+
+def test_the_paper_preset_has_the_values_of_the_reference_sheet() -> None:
+    values = {
+        "batch": 64,
+        "optimizer": "sgd",
+        "lr": 0.03,
+        "momentum": 0.9,
+        "nesterov": True,
+        "schedule": "cosine-7/16",
+        "mu": 7,
+        "weight_decay": 5e-4,
+        "decay_all": False,
+        "ema": 0.999,
+        "threshold": 0.95,
+        "unlabeled_weight": 1.0,
+        "joint_weak": True,
+    }
+    assert wiring.published("fixmatch") == values
+    assert wiring.published("fixmatch", "cifar100") == {**values, "weight_decay": 1e-3}
+    assert get("fixmatch").paper_steps == 250_000  # the OSP paper's
+    defaults = get("fixmatch").Options().model_dump()
+    assert (defaults["threshold"], defaults["unlabeled_weight"], defaults["joint_weak"]) == (0.95, 1.0, False)
 
 
 def test_it_learns_to_see_in_strong_views_what_it_sees_in_weak_ones(tmp_path: Path) -> None:

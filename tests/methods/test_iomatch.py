@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import wiring
 from open_set_runs import backward, build, learns, sample, step_in
 
 from helpers.learning import on_digits
-from osp.methods import Sample
+from osp.methods import Sample, get
 from osp.methods.iomatch import aligned, open_targets
 
 
@@ -139,6 +140,74 @@ def test_the_open_set_loss_waits_for_the_detector() -> None:
     early, late = (method.losses(batch(), step_in(method, "train", when))["open"] for when in (0.09, 0.1))
     assert early == 0
     assert late > 0
+
+
+def test_targets_are_those_of_the_tested_network_and_all_else_goes_in_one_pass() -> None:
+    method = wiring.build("iomatch", dropout=0.5, threshold=0.4, open_threshold=0.3, open_from=0.0)
+    data = wiring.batch_for(method, "train", 40)
+    labeled, unlabeled = data["labeled"], data["unlabeled"]
+    target = wiring.tested_logits(method, unlabeled["weak"]).softmax(1)
+    with torch.no_grad():
+        found, _ = method.targets(unlabeled["weak"], wiring.step_in(method, "train"))
+    torch.testing.assert_close(found, target)
+    method.net.dropout.rate = 0.0
+    known, strong = wiring.joint_logits(method, labeled["weak"], unlabeled["strong"])
+    method.net.encoder.eval()
+    inside = method.detector(method.projection(method.net.encode(unlabeled["weak"]))).sigmoid().detach()
+    method.net.encoder.train()
+    inlier = (target.amax(1) >= 0.4) & ((target * (1 - inside)).sum(1) < 0.5)
+    wanted = (inlier * -(target * strong.log_softmax(1)).sum(1)).mean()
+    terms = method.losses(data, wiring.step_in(method, "train"))
+    assert inlier.any()
+    torch.testing.assert_close(terms["inlier"].detach(), wanted)
+    torch.testing.assert_close(terms["ce"].detach(), F.cross_entropy(known, labeled.targets))
+
+
+def test_each_term_reaches_all_layers_of_its_own_heads() -> None:
+    method = wiring.build("iomatch", threshold=0.3, open_threshold=0.0)
+    assert wiring.reached(method, "train") == {
+        "ce": {"encoder", "classifier"},
+        "binary": {"encoder", "projection", "detector"},
+        "inlier": {"encoder", "classifier"},
+        "open": {"encoder", "projection", "open_classifier"},
+    }
+
+
+def test_the_score_is_the_probability_of_the_unseen_class() -> None:
+    method, features = build("iomatch"), torch.rand(9, 16)
+    logits = method.open_classifier(method.projection(features))
+    expected = [math.exp(row[4]) / sum(map(math.exp, row)) for row in logits.tolist()]
+    assert method.ood_score(features, torch.zeros(9, 4)).tolist() == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_paper_preset_has_the_values_of_the_reference_sheet() -> None:
+    values = {
+        "batch": 64,
+        "optimizer": "sgd",
+        "lr": 0.03,
+        "momentum": 0.9,
+        "nesterov": True,
+        "weight_decay": 5e-4,
+        "decay_all": False,
+        "schedule": "cosine-7/16",
+        "ema": 0.999,
+        "mu": 7,
+        "threshold": 0.95,
+        "open_threshold": 0.5,
+        "binary_weight": 1.0,
+        "inlier_weight": 1.0,
+        "open_weight": 1.0,
+        "open_from": 1 / 256,
+        "align": None,  # by the number of classes: off for six, on for fifty
+        "align_batches": 128,
+        "projection": 128,
+    }
+    assert wiring.published("iomatch") == values
+    assert wiring.published("iomatch", "cifar100") == {**values, "weight_decay": 1e-3}
+    assert get("iomatch").paper_steps == 256 * 1024
+    defaults = get("iomatch").Options().model_dump()
+    own = {name: defaults[name] for name in ("ema", "threshold", "open_threshold", "open_from", "align")}
+    assert own == {"ema": 0.999, "threshold": 0.95, "open_threshold": 0.5, "open_from": 0.05, "align": None}
 
 
 def test_it_learns_the_digits_and_its_open_class_knows_ood_images(tmp_path: Path) -> None:

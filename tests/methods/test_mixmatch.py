@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import wiring
 from classic_runs import (
     assert_half_precision_agrees,
     batch,
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from helpers.learning import Runs
 from osp import Recipe
-from osp.methods import Method
+from osp.methods import Method, get
 from osp.parts.mixing import mixing_weights
 
 STEP = step_at(0.1, index=5)
@@ -103,6 +104,63 @@ def test_another_step_draws_other_mixtures() -> None:
 
 def test_half_precision_gives_the_same_losses() -> None:
     assert_half_precision_agrees("mixmatch")
+
+
+def test_guesses_are_made_by_batch_statistics_and_without_dropout() -> None:
+    method = wiring.build("mixmatch", dropout=0.5)
+    data = wiring.batch_for(method, "train", 40)
+    looks = torch.cat([data["unlabeled"]["weak"], data["unlabeled"]["weak2"]])
+    found = method.guess(looks)
+    method.net.dropout.rate = 0.0
+    (logits,) = wiring.joint_logits(method, looks)
+    mean = (logits[:40].softmax(1) + logits[40:].softmax(1)) / 2
+    torch.testing.assert_close(found, mean.square() / mean.square().sum(1, keepdim=True))
+    assert (found - wiring.tested_logits(method, looks)[:40].softmax(1)).abs().max() > 0.1
+
+
+def test_each_term_reaches_the_whole_network() -> None:
+    method = wiring.build("mixmatch")
+    assert wiring.reached(method, "train") == {name: {"encoder", "classifier"} for name in ("ce", "guess")}
+
+
+@pytest.mark.parametrize(("progress", "factor"), [(0.0, 0.0), (0.1, 0.25), (0.4, 1.0), (0.9, 1.0)])
+def test_the_weight_rises_linearly_over_the_ramp(progress: float, factor: float) -> None:
+    method, data = build("mixmatch", ramp=0.4, unlabeled_weight=5.0).eval(), batch()
+    full = 5 * method.losses(data, step_at(0.9))["guess"].item() / 5
+    assert method.losses(data, step_at(progress))["guess"].item() == pytest.approx(factor * full, rel=1e-5)
+
+
+def test_the_paper_preset_has_the_values_of_the_reference_sheet_and_the_release() -> None:
+    values = {
+        "batch": 64,
+        "mu": 1,
+        "optimizer": "adamw",
+        "lr": 2e-3,
+        "schedule": "constant",
+        "weight_decay": 0.02,
+        "decay_all": False,
+        "ema": 0.999,
+        "temperature": 0.5,
+        "mixing": 0.75,
+        "unlabeled_weight": 75.0,
+        "ramp": 16_384 / 2**20,
+    }
+    assert wiring.published("mixmatch") == values
+    assert wiring.published("mixmatch", "cifar100") == {**values, "unlabeled_weight": 150.0, "weight_decay": 0.04}
+    assert wiring.published("mixmatch", "stl10") == {**values, "unlabeled_weight": 50.0}
+    assert get("mixmatch").paper_steps == 2**20
+
+
+def test_its_own_defaults_are_those_that_its_file_explains() -> None:
+    defaults = get("mixmatch").Options().model_dump()
+    assert {name: defaults[name] for name in ("mu", "ema", "temperature", "mixing", "unlabeled_weight", "ramp")} == {
+        "mu": 1,
+        "ema": 0.999,
+        "temperature": 0.5,
+        "mixing": 0.75,
+        "unlabeled_weight": 3.0,
+        "ramp": 1.0,
+    }
 
 
 def test_it_learns_the_digits_with_four_labels_per_class(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import wiring
 from torch import Tensor, nn
 
 from helpers.learning import on_digits
@@ -16,6 +18,7 @@ from osp import Recipe
 from osp.methods import Sample, Stage, Step, Task
 from osp.methods.mtc import MTC, MTCOptions
 from osp.nets import Network
+from osp.parts.mixing import mixing_weights
 
 LABELED, POOL, CLASSES = 4, 30, 3
 WARMING, TRAINING = Stage(name="domain"), Stage(name="train")
@@ -55,6 +58,7 @@ class Restrictions:
         raise AssertionError("no labels are needed")
 
     def restart_average(self, prefix: str = "") -> None: ...
+    def warn(self, message: str) -> None: ...
 
 
 def test_soft_labels_are_means_of_ten_records_and_unvisited_images_keep_theirs() -> None:
@@ -120,7 +124,7 @@ def test_labels_that_tell_nothing_apart_select_everything() -> None:
 
 
 class Pool(Restrictions):
-    def map(self, function: Any, part: str = "unlabeled", rows: Tensor | None = None, ema: bool = False) -> Any:
+    def map(self, function: Any, part: str = "unlabeled", rows: Tensor | None = None, *others: Any, **more: Any) -> Any:
         assert part == "unlabeled"
         with torch.no_grad():
             return (function(torch.randn(POOL, 1, 8, 8, generator=torch.Generator().manual_seed(3))),)
@@ -211,6 +215,85 @@ def test_planted_outliers_are_told_apart_and_left_out(tmp_path: Path, monkeypatc
     assert result["pool_auroc"] > 80
     assert result["purity"] > 90
     assert result["recall"] > 50
+
+
+def test_each_term_reaches_its_own_head_in_each_stage() -> None:
+    for draw in ("apart", "joint"):
+        method = wiring.build("mtc", draw=draw)
+        assert wiring.reached(method, "domain") == {"domain": {"encoder", "domain_head"}}
+        assert wiring.reached(method, "train") == {
+            "domain": {"encoder", "domain_head"},
+            "ce": {"encoder", "classifier"},
+            "guess": {"encoder", "classifier"},
+        }
+
+
+def test_guesses_are_those_of_the_tested_network() -> None:
+    method = wiring.build("mtc", dropout=0.5)
+    data, step = wiring.batch_for(method, "train"), wiring.step_in(method, "train")
+    _, targets = method.mixtures(data, step)
+    looks = [wiring.tested_logits(method, data["unlabeled"][view]).softmax(1) for view in ("weak", "weak2")]
+    mean = (looks[0] + looks[1]) / 2
+    guessed = mean.square() / mean.square().sum(1, keepdim=True)
+    known = torch.eye(4)[data["labeled"].targets]
+    everything = torch.cat([known, guessed, guessed])
+    weights = mixing_weights(36, 0.75, step.generator("mixing"))[:, None]
+    order = torch.randperm(36, generator=step.generator("order"))
+    torch.testing.assert_close(targets, weights * everything + (1 - weights) * everything[order])
+
+
+def test_weight_decay_and_averages_begin_after_the_warm_up() -> None:
+    method, pool = wiring.build("mtc", weight_decay=0.02), wiring.FakePool()
+    warming, training = method.stages()
+    assert (warming.weight_decay, training.weight_decay) == (0.0, 0.02)
+    method.begin_stage(wiring.step_in(method, "domain", 0.0), pool)
+    assert pool.restarted == []
+    method.begin_stage(wiring.step_in(method, "train", 0.0), pool)
+    assert pool.restarted == [""]
+    assert MTCOptions().ema == 0.999
+
+
+def test_drawn_together_the_domain_loss_takes_as_many_images_as_there_are_labelled_ones_a_step() -> None:
+    method = wiring.build("mtc", draw="joint", batch=8, mu=3)
+    for stage in method.stages():
+        assert (method.streams(stage)["joint"].part, method.streams(stage)["joint"].batch) == ("joint", 8)
+
+
+@pytest.mark.parametrize(("progress", "factor"), [(0.0, 0.0), (0.25, 0.5), (0.5, 1.0), (0.9, 1.0)])
+def test_the_weight_of_guesses_rises_over_its_ramp(progress: float, factor: float) -> None:
+    method = wiring.build("mtc", ramp=0.5, domain_share=0.2).eval()
+    data = wiring.batch_for(method, "train")
+
+    def guess(progress: float) -> float:
+        step = wiring.step_in(method, "train", progress)
+        same = dataclasses.replace(step, index=50)  # the same draws
+        return float(method.losses(data, same)["guess"].detach())
+
+    assert guess(progress) == pytest.approx(factor * guess(0.9), rel=1e-4)
+
+
+def test_the_paper_preset_has_the_values_of_the_reference_sheet() -> None:
+    warm_up = 100 * 55_000 / 64
+    assert wiring.published("mtc") == {
+        "batch": 64,
+        "mu": 1,
+        "optimizer": "adamw",
+        "lr": 2e-3,
+        "schedule": "constant",
+        "weight_decay": 0.02,
+        "decay_all": True,
+        "ema": 0.999,
+        "domain_share": pytest.approx(warm_up / (warm_up + 2**20), abs=5e-4),
+        "domain_refresh": 0.01,
+        "refresh": 1 / 1024,
+        "draw": "joint",
+        "record": "visits",
+        "temperature": 0.5,
+        "mixing": 0.75,
+        "unlabeled_weight": 75.0,
+        "ramp": 16 / 1024,
+    }
+    assert pytest.approx(2**20 + warm_up, rel=1e-3) == MTC.paper_steps
 
 
 def test_it_learns_the_digits_and_selects_mostly_id_images(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import wiring
 from digit_runs import logged, short
 from open_set_runs import POOL, STEPS, FakePool, build, images, sample, step_in
 
@@ -138,6 +139,70 @@ def test_from_each_selection_on_fixmatch_sees_selected_images_and_the_detector_a
     assert not seen[0][2][everything].all()
     assert len([line for line in logged(finished, "select") if "kept_share" in line]) == 4
     assert 0 < finished.result["purity"] <= 100
+
+
+def test_each_term_reaches_its_own_head_in_each_stage() -> None:
+    method = wiring.build("openmatch", threshold=0.3)
+    detector = {name: {"encoder", "detector"} for name in ("ova", "entropy", "socr")}
+    assert wiring.reached(method, "detect") == {"ce": {"encoder", "classifier"}, **detector}
+    assert wiring.reached(method, "select") == {
+        **{name: {"encoder", "classifier"} for name in ("ce", "consistency")},
+        **detector,
+    }
+
+
+def test_weak_views_are_labelled_as_by_fixmatch() -> None:
+    """By the running statistics of batch norms and with dropout; all else goes in one pass."""
+    method = wiring.build("openmatch", threshold=0.6)
+    data = wiring.batch_for(method, "select", 40)
+    labeled, pool, unlabeled = data["labeled"], data["pool"], data["unlabeled"]
+    views = [labeled["flip"], labeled["weak"], pool["weak"], pool["weak2"], unlabeled["strong"]]
+    *_, strong = wiring.joint_logits(method, *views)
+    confidence, label = wiring.tested_logits(method, unlabeled["weak"]).softmax(1).max(1)
+    wanted = ((confidence >= 0.6) * F.cross_entropy(strong, label, reduction="none")).mean()
+    terms = method.losses(data, wiring.step_in(method, "select"))
+    torch.testing.assert_close(terms["consistency"].detach(), wanted)
+    with_dropout = wiring.build("openmatch", dropout=0.5, threshold=0.6)
+    rates = set()
+    for _ in range(5):
+        with_dropout.losses(data, wiring.step_in(method, "select"))
+        rates.add(with_dropout.logged["mask_rate"].item())
+    assert len(rates) > 1
+
+
+def test_the_score_is_how_little_the_predicted_class_claims_an_image() -> None:
+    method = build("openmatch")
+    features, logits = torch.rand(9, 16), torch.randn(9, 4)
+    inside = method.detector(features).sigmoid()
+    expected = [1 - inside[row, c].item() for row, c in enumerate(logits.argmax(1).tolist())]
+    assert method.ood_score(features, logits).tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_paper_preset_has_the_values_of_the_reference_sheet() -> None:
+    values = {
+        "batch": 64,
+        "optimizer": "sgd",
+        "lr": 0.03,
+        "momentum": 0.9,
+        "nesterov": True,
+        "weight_decay": 5e-4,
+        "decay_all": False,
+        "schedule": "cosine-7/16",
+        "ema": 0.999,
+        "mu": 2,
+        "select_from": 10 / 512,
+        "refresh": 1 / 502,  # each of the 502 epochs that are left
+        "threshold": 0.0,
+        "entropy_weight": 0.1,
+        "socr_weight": 0.5,
+        "unlabeled_weight": 1.0,
+    }
+    assert wiring.published("openmatch") == values
+    assert wiring.published("openmatch", "cifar100") == {**values, "socr_weight": 1.0}
+    assert OpenMatch.paper_steps == 512 * 1024
+    defaults = OpenMatch.Options().model_dump()
+    own = {name: defaults[name] for name in ("ema", "select_from", "refresh", "threshold", "socr_weight")}
+    assert own == {"ema": 0.999, "select_from": 0.2, "refresh": 0.05, "threshold": 0.95, "socr_weight": 0.5}
 
 
 def test_it_learns_the_digits_and_selects_mostly_id_images(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+import wiring
 from classic_runs import (
     assert_half_precision_agrees,
     batch,
@@ -19,7 +20,8 @@ from classic_runs import (
 )
 
 from helpers.learning import with_and_without_pool
-from osp.methods import Sample
+from osp.methods import Sample, get
+from osp.methods.pi_model import squared_gap
 
 
 def test_the_terms_equal_a_loop_over_images_and_classes() -> None:
@@ -68,6 +70,53 @@ def test_batch_norms_remember_the_joint_pass_alone() -> None:
 
 def test_half_precision_gives_the_same_losses() -> None:
     assert_half_precision_agrees("pi-model")
+
+
+def test_each_term_reaches_the_whole_network_and_each_look_has_noise_of_its_own() -> None:
+    method = wiring.build("pi-model", input_noise=0.15)
+    assert wiring.reached(method, "train") == {name: {"encoder", "classifier"} for name in ("ce", "consistency")}
+    seen: list[torch.Tensor] = []
+    method.net.encoder.register_forward_pre_hook(lambda module, given: seen.append(given[0].clone()))
+    data = wiring.batch_for(method, "train", 100)
+    method.losses(data, wiring.step_in(method, "train"))
+    first = seen[0] - data["unlabeled"]["weak"]
+    second = seen[1] - torch.cat([data["labeled"]["weak"], data["unlabeled"]["weak2"]])
+    assert [first.std().item(), second.std().item()] == pytest.approx([0.15, 0.15], rel=0.05)
+    assert (first - second[100:]).std().item() == pytest.approx(0.15 * 2**0.5, rel=0.05)
+
+
+def test_the_first_look_is_by_batch_statistics() -> None:
+    method = wiring.build("pi-model", unlabeled_weight=1.0, ramp=0.0)
+    data = wiring.batch_for(method, "train")
+    labeled, unlabeled = data["labeled"], data["unlabeled"]
+    (first,) = wiring.joint_logits(method, unlabeled["weak"])
+    _, second = wiring.joint_logits(method, labeled["weak"], unlabeled["weak2"])
+    found = method.losses(data, wiring.step_in(method, "train"))["consistency"]
+    torch.testing.assert_close(found.detach(), (first.softmax(1) - second.softmax(1)).square().mean())
+
+
+def test_the_paper_preset_has_the_values_of_the_reference_sheet() -> None:
+    assert wiring.published("pi-model") == {
+        "batch": 50,
+        "mu": 1,
+        "lr": 3e-4,
+        "unlabeled_weight": 20.0,
+        "ramp": 0.4,
+        "optimizer": "adam",
+        "schedule": "steps",
+        "drops": (0.8,),
+        "drop_factor": 0.2,
+        "weight_decay": 0.0,
+        "input_noise": 0.15,
+    }
+    assert get("pi-model").paper_steps == 500_000
+
+
+def test_the_gap_gives_its_target_no_gradient() -> None:
+    logits, target = torch.randn(5, 3, requires_grad=True), torch.randn(5, 3, requires_grad=True)
+    slopes = torch.autograd.grad(squared_gap(logits, target), [logits, target], allow_unused=True)
+    assert slopes[0].any()
+    assert slopes[1] is None
 
 
 def test_two_looks_at_the_pool_come_closer_than_the_labels_alone_bring_them(tmp_path: Path) -> None:

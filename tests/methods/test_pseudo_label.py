@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+import wiring
 from classic_runs import assert_half_precision_agrees, batch, build, confident, gradients, step_at, total
 
 from helpers.learning import Runs
 from osp import Recipe
+from osp.methods import get
 from osp.methods.pseudo_label import self_label_loss
 
 
@@ -77,6 +79,38 @@ def test_the_weight_rises_over_the_ramp(progress: float, factor: float) -> None:
 
 def test_half_precision_gives_the_same_losses() -> None:
     assert_half_precision_agrees("pseudo-label", threshold=0.0)
+
+
+def test_each_term_reaches_the_whole_network() -> None:
+    method = wiring.build("pseudo-label", threshold=0.3)
+    assert wiring.reached(method, "train") == {name: {"encoder", "classifier"} for name in ("ce", "pseudo")}
+
+
+def test_input_noise_is_on_both_kinds_of_images() -> None:
+    method, seen = wiring.build("pseudo-label", input_noise=0.15), []
+    method.net.encoder.register_forward_pre_hook(lambda module, given: seen.append(given[0].clone()))
+    data = wiring.batch_for(method, "train", 100)
+    method.losses(data, wiring.step_in(method, "train"))
+    noise = seen[0] - torch.cat([data["labeled"]["weak"], data["unlabeled"]["weak"]])
+    assert [noise[:100].std().item(), noise[100:].std().item()] == pytest.approx([0.15, 0.15], rel=0.05)
+
+
+def test_the_paper_preset_has_the_values_of_the_reference_sheet() -> None:
+    assert wiring.published("pseudo-label") == {
+        "batch": 50,
+        "mu": 1,
+        "lr": 3e-4,
+        "threshold": 0.95,
+        "unlabeled_weight": 1.0,
+        "ramp": 0.4,
+        "optimizer": "adam",
+        "schedule": "steps",
+        "drops": (0.8,),
+        "drop_factor": 0.2,
+        "weight_decay": 0.0,
+        "input_noise": 0.15,
+    }
+    assert get("pseudo-label").paper_steps == 500_000
 
 
 def test_it_learns_and_labels_much_of_the_pool(tmp_path: Path) -> None:

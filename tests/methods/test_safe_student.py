@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import wiring
 from open_set_runs import FakePool, backward, build, learns, sample, step_in
 
 from helpers.learning import on_digits
@@ -134,6 +135,94 @@ def test_it_trains_its_teacher_from_labels_alone_and_then_has_rounds_of_equal_le
 def test_an_image_cannot_be_seen_and_unseen() -> None:
     with pytest.raises(UserError, match=r"unseen_below: 0\.7 will not do .* at most seen_above"):
         make_plan(Recipe(method="safe-student", options={"seen_above": 0.6, "unseen_below": 0.7}))
+
+
+def test_each_term_reaches_the_student_alone() -> None:
+    method = wiring.build("safe-student")
+    assert wiring.reached(method, "teacher") == {"ce": {"encoder", "classifier"}}
+    for stage in ("round 1", "round 3"):
+        assert wiring.reached(method, stage) == {name: {"encoder", "classifier"} for name in ("ce", "seen", "unseen")}
+
+
+def test_the_teacher_looks_as_in_testing_and_the_student_learns_in_one_pass() -> None:
+    method = wiring.build("safe-student", seen_above=0.5, unseen_below=0.5)
+    method.take_over()
+    data = wiring.batch_for(method, "round 1")
+    labeled, unlabeled = data["labeled"], data["unlabeled"]
+    teacher = wiring.tested_logits(method, unlabeled["plain"])  # the student's weights are still the teacher's
+    looks = wiring.joint_logits(method, labeled["strong"], unlabeled["strong"])
+    terms = method.losses(data, wiring.step_in(method, "round 1"))
+    scores = energy_discrepancy(teacher, 10.0)
+    unseen = scores < scores.quantile(0.5)
+    each = (0.25 * (math.log(0.25) - looks[1].log_softmax(1))).sum(1)
+    torch.testing.assert_close(terms["unseen"].detach(), 0.05 * (unseen * each).mean(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(terms["ce"].detach(), torch.nn.functional.cross_entropy(looks[0], labeled.targets))
+
+
+def test_the_best_student_teaches_the_next_round_and_ends_the_run_if_asked() -> None:
+    """Students answer 0, 1, 2, ... for every image; of twelve validation images 3, 4, 2 and 3 have those labels."""
+    method = build("safe-student", choice="best", rounds=2, validate_every=0.5)
+    pool = FakePool(torch.tensor([0] * 3 + [1] * 4 + [2] * 2 + [3] * 3))
+    assert [stage.refresh for stage in method.stages()] == [None, 0.5, 0.5]
+    first, second = step_in(method, "round 1", 0.0), step_in(method, "round 2", 0.0)
+    method.begin_stage(first, pool)
+    always(method.net, 2)
+    method.refresh(first, pool)  # before the first step: nobody is looked at
+    assert pool.asked == []
+    for answer, late in ((0, 0.3), (1, 0.5), (2, 0.9)):
+        always(method.net, answer)
+        method.refresh(step_in(method, "round 1", late), pool)
+    always(method.net, 3)
+    method.end_stage(step_in(method, "round 1", 0.99), pool)
+    assert set(pool.asked) == {("val", False)}
+    assert method.net.classifier.bias.argmax() == 3  # the student goes on from where it is
+    method.begin_stage(second, pool)
+    assert method.teacher.classifier.bias.argmax() == 1
+    always(method.net, 0)
+    method.end_stage(step_in(method, "round 2", 0.99), pool)
+    assert method.net.classifier.bias.argmax() == 1
+    assert pool.restarted == [""]
+
+
+def test_without_validation_images_or_unless_asked_the_last_student_stays() -> None:
+    for method in (build("safe-student"), build("safe-student", choice="best", num_val=0)):
+        pool = FakePool()
+        assert all(stage.refresh is None for stage in method.stages())
+        always(method.net, 3)
+        method.end_stage(step_in(method, "round 3", 0.99), pool)
+        assert method.net.classifier.bias.argmax() == 3
+        assert not pool.asked
+
+
+def test_the_paper_preset_has_the_values_of_the_reference_sheet() -> None:
+    found = wiring.published("safe-student")
+    drops = found.pop("drops")
+    assert found.pop("drop_factor") ** (len(drops) + 1) == pytest.approx(0.97 ** (400 / 5))
+    assert found.pop("teacher_drop_factor") ** (len(drops) + 1) == pytest.approx(0.97 ** (1000 / 5))
+    assert list(drops) == pytest.approx([0.05 * number for number in range(1, 20)])
+    assert found == {
+        "batch": 256,
+        "mu": 1,
+        "optimizer": "sgd",
+        "lr": 0.128,
+        "momentum": 0.9,
+        "nesterov": True,
+        "weight_decay": 5e-4,
+        "decay_all": True,
+        "schedule": "steps",
+        "teacher_share": 10_000 / 22_000,
+        "rounds": 3,
+        "seen_above": 0.6,
+        "unseen_below": 0.5,
+        "seen_weight": 0.3,
+        "unseen_weight": 0.05,
+        "temperature": 10.0,
+        "choice": "best",
+        "validate_every": 10 / 400,
+    }
+    kind = type(build("safe-student"))
+    assert kind.paper_steps == 22_000
+    assert "always" in kind.validation
 
 
 def test_it_learns_the_digits_in_rounds_whose_teacher_is_not_kept(tmp_path: Path) -> None:

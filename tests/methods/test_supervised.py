@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import wiring
 from torch import Tensor, nn
 
 from helpers.learning import Runs
@@ -56,6 +57,36 @@ def test_a_network_with_batch_norm_learns_in_a_short_run(tmp_path: Path) -> None
     right, wrong = Runs(recipe, tmp_path / "right"), Runs(recipe.changed(bn_momentum=0.001), tmp_path / "wrong")
     assert right.mean("accuracy") > 75
     assert wrong.mean("accuracy") < right.mean("accuracy") - 20
+
+
+def test_its_term_reaches_the_whole_network() -> None:
+    assert wiring.reached(wiring.build("supervised"), "train") == {"ce": {"encoder", "classifier"}}
+
+
+def test_input_noise_is_that_of_the_option_in_training_alone() -> None:
+    method, seen = wiring.build("supervised", input_noise=0.15), []
+    method.net.encoder.register_forward_pre_hook(lambda module, given: seen.append(given[0].clone()))
+    batch = wiring.batch_for(method, "train", 200)
+    method.losses(batch, wiring.step_in(method, "train"))
+    assert (seen[0] - batch["labeled"]["weak"]).std().item() == pytest.approx(0.15, rel=0.05)
+    method.outputs(batch["labeled"]["weak"])
+    assert torch.equal(seen[1], batch["labeled"]["weak"])
+    assert get("supervised").Options().model_dump()["input_noise"] == 0.0
+
+
+def test_the_paper_preset_has_the_values_of_the_reference_sheet() -> None:
+    assert wiring.published("supervised") == {
+        "batch": 100,
+        "lr": 3e-3,
+        "optimizer": "adam",
+        "schedule": "steps",
+        "drops": (0.8,),
+        "drop_factor": 0.2,
+        "weight_decay": 0.0,
+        "input_noise": 0.15,
+    }
+    assert get("supervised").paper_steps == 500_000
+    assert get("supervised").validation == "nothing"
 
 
 def test_the_score_is_one_minus_the_largest_probability() -> None:

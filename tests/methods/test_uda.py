@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+import wiring
 from classic_runs import (
     assert_half_precision_agrees,
     batch,
@@ -102,6 +103,55 @@ def test_annealing_leaves_out_labelled_images_that_are_known_too_well() -> None:
 
 def test_half_precision_gives_the_same_losses() -> None:
     assert_half_precision_agrees("uda", threshold=0.0)
+
+
+@pytest.mark.parametrize("joint", [False, True])
+def test_targets_are_by_running_statistics_or_from_the_one_pass_of_the_release(joint: bool) -> None:
+    method = wiring.build("uda", threshold=0.0, joint_weak=joint)
+    data = wiring.batch_for(method, "train")
+    labeled, unlabeled = data["labeled"], data["unlabeled"]
+    views = [labeled["weak"], unlabeled["strong"], *([unlabeled["weak"]] if joint else [])]
+    looks = wiring.joint_logits(method, *views)
+    target = looks[2] if joint else wiring.tested_logits(method, unlabeled["weak"])
+    q = (target / 0.4).softmax(1)
+    wanted = (q * (q.log() - looks[1].log_softmax(1))).sum(1).mean()
+    terms = method.losses(data, wiring.step_in(method, "train"))
+    torch.testing.assert_close(terms["consistency"].detach(), wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(terms["ce"].detach(), F.cross_entropy(looks[0], labeled.targets))
+    assert wiring.reached(method, "train") == {name: {"encoder", "classifier"} for name in ("ce", "consistency")}
+
+
+def test_in_the_one_pass_too_no_gradient_flows_through_the_weak_views() -> None:
+    method = wiring.build("uda", threshold=0.0, joint_weak=True)
+    data = wiring.batch_for(method, "train")
+    weak = data["unlabeled"]["weak"].requires_grad_()
+    method.net.eval()  # so that nothing but a target could lead to them
+    loss = method.losses(data, wiring.step_in(method, "train"))["consistency"]
+    (slope,) = torch.autograd.grad(loss, [weak], allow_unused=True)
+    assert slope is None or not slope.any()
+
+
+def test_the_paper_preset_has_the_values_of_the_reference_sheet() -> None:
+    assert wiring.published("uda") == {
+        "batch": 64,
+        "optimizer": "sgd",
+        "lr": 0.03,
+        "momentum": 0.9,
+        "nesterov": True,
+        "schedule": "cosine-7/16",
+        "mu": 5,
+        "weight_decay": 5e-4,
+        "decay_all": True,
+        "temperature": 0.4,
+        "threshold": 0.8,
+        "least_share": 0.0,
+        "unlabeled_weight": 1.0,
+        "annealing": "off",
+        "joint_weak": True,
+    }
+    assert get("uda").paper_steps == 250_000
+    defaults = get("uda").Options().model_dump()
+    assert (defaults["ema"], defaults["joint_weak"], defaults["least_share"]) == (None, False, 1.0)
 
 
 def test_it_learns_to_see_in_strong_views_what_it_sees_in_weak_ones(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import wiring
 from classic_runs import (
     assert_half_precision_agrees,
     batch,
@@ -167,6 +169,80 @@ def test_half_precision_finds_the_same_direction() -> None:
             )
     torch.testing.assert_close(found[1], found[0])
     assert_half_precision_agrees("vat", rtol=0.1)
+
+
+def test_the_direction_is_that_of_an_infinitely_small_step() -> None:
+    """In double precision 1e-6 is small and yet no rounding error; a step of 1 ends elsewhere."""
+    method = wiring.build("vat", epsilon=1.0)
+    data = wiring.batch_for(method, "train", 64)
+    known, images = data["labeled"]["weak"], data["unlabeled"]["weak"]
+    found = perturbed(method, known, images).flatten(1)
+    exact = copy.deepcopy(method).double()
+    exact.options = method.options.model_copy(update={"xi": 1e-6})
+    wanted = perturbed(exact, known.double(), images.double()).flatten(1)
+    agreement = (found.double() * wanted).sum(1)
+    assert agreement.mean() > 0.99
+    far = copy.deepcopy(method)
+    far.options = method.options.model_copy(update={"xi": 1.0})
+    assert (perturbed(far, known, images).flatten(1).double() * wanted).sum(1).mean() < 0.95
+
+
+@pytest.mark.parametrize("labeled_pass", ["perturbed", "clean"])
+def test_the_labelled_loss_is_taken_from_the_pass_that_is_asked_for(labeled_pass: str) -> None:
+    """With batch norm the two differ by what stands beside the labelled images."""
+    method = wiring.build("vat", labeled_pass=labeled_pass, epsilon=30.0)
+    data, step = wiring.batch_for(method, "train"), wiring.step_in(method, "train")
+    known, images, targets = data["labeled"]["weak"], data["unlabeled"]["weak"], data["labeled"].targets
+    first, clean = wiring.joint_logits(method, known, images)
+    second, _ = wiring.joint_logits(method, known, images + method.perturbation(known, images, clean, step))
+    losses = {"clean": F.cross_entropy(first, targets), "perturbed": F.cross_entropy(second, targets)}
+    assert (losses["clean"] - losses["perturbed"]).abs() > 0.05
+    found = method.losses(data, step)["ce"].detach()
+    torch.testing.assert_close(found, losses[labeled_pass], rtol=1e-3, atol=1e-4)
+    assert set(wiring.reached(method, "train")["ce"]) == {"encoder", "classifier"}
+
+
+def test_each_term_reaches_the_whole_network_and_noise_is_the_same_in_every_pass() -> None:
+    method = wiring.build("vat", entropy_weight=0.06, input_noise=0.15, epsilon=1e-6)
+    assert wiring.reached(method, "train") == {
+        name: {"encoder", "classifier"} for name in ("ce", "adversarial", "entropy")
+    }
+    seen: list[Tensor] = []
+    method.net.encoder.register_forward_pre_hook(lambda module, given: seen.append(given[0].detach().clone()))
+    data = wiring.batch_for(method, "train", 100)
+    method.losses(data, wiring.step_in(method, "train"))
+    noise = seen[0] - torch.cat([data["labeled"]["weak"], data["unlabeled"]["weak"]])
+    assert noise.std().item() == pytest.approx(0.15, rel=0.05)
+    assert all((views - seen[0]).abs().max() < 0.02 for views in seen[1:])
+
+
+@pytest.mark.parametrize(("progress", "factor"), [(0.0, math.exp(-5)), (0.2, math.exp(-1.25)), (0.4, 1.0)])
+def test_the_weight_rises_over_the_ramp(progress: float, factor: float) -> None:
+    method, data = vat(ramp=0.4).eval(), batch()
+    full = method.losses(data, step_at(0.9))["adversarial"].item()
+    assert method.losses(data, step_at(progress))["adversarial"].item() == pytest.approx(factor * full, rel=1e-3)
+
+
+def test_the_paper_preset_has_the_values_of_the_reference_sheet() -> None:
+    assert wiring.published("vat") == {
+        "batch": 50,
+        "mu": 1,
+        "lr": 3e-3,
+        "epsilon": 6.0,
+        "power_iterations": 1,
+        "unlabeled_weight": 0.3,
+        "ramp": 0.4,
+        "entropy_weight": 0.0,
+        "labeled_pass": "clean",
+        "optimizer": "adam",
+        "schedule": "steps",
+        "drops": (0.8,),
+        "drop_factor": 0.2,
+        "weight_decay": 0.0,
+        "input_noise": 0.15,
+    }
+    assert VAT.paper_steps == 500_000
+    assert VAT.Options().model_dump()["xi"] == 0.01
 
 
 def test_it_withstands_adversarial_noise_better_than_the_labels_alone_teach(tmp_path: Path) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
+from osp.data.view_source import Draw
 from osp.engine.batches import Feed
 from osp.engine.optim import AveragedWeights
 from osp.errors import UserError
@@ -40,12 +43,15 @@ class FeedPool:
         part: Part = "unlabeled",
         rows: Tensor | None = None,
         ema: bool = False,
+        view: str = "plain",
+        train: bool = False,
     ) -> tuple[Tensor, ...]:
         index = self._feed.index[part]
         if rows is not None:
             index = index[rows.cpu().numpy()]
         with self._averaged.applied() if ema and self._averaged is not None else nullcontext():
-            results = map_images(function, self._method, self._feed, index, self._autocast)
+            key = (self._next_step, part)
+            results = map_images(function, self._method, self._feed, index, self._autocast, view, key, train)
         if not all(value.isfinite().all() for value in results):
             raise UserError(
                 f"The network's outputs are no longer numbers at step {self._next_step}. Try a smaller learning rate."
@@ -65,6 +71,9 @@ class FeedPool:
         if self._averaged is not None:
             self._averaged.restart(prefix)
 
+    def warn(self, message: str) -> None:
+        self.messages.append(message)
+
 
 def map_images(
     function: Callable[[Tensor], Tensor | tuple[Tensor, ...]],
@@ -72,13 +81,26 @@ def map_images(
     feed: Feed,
     index: np.ndarray,
     autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
+    view: str = "plain",
+    key: tuple[int, str] = (0, ""),
+    train: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Apply a function to images by index in chunks: eval mode, no gradient, results concatenated on the CPU."""
+    """Apply a function to images by index in chunks: no gradient, results concatenated on the CPU.
+
+    In evaluation mode, unless `train` leaves the module as it is: then the chunks are of about one size, because batch
+    norms see them. `key` (step and name) is what a view other than the plain one is drawn from.
+    """
     collected: tuple[Tensor, ...] = ()
-    with as_tested(module), autocast():
+    bounds = chunk_bounds(len(index), even=train)
+    with torch.no_grad() if train else as_tested(module), autocast():
         # No images at all go through the function too: it alone knows the shapes of what it gives.
-        for first in range(0, max(len(index), 1), POOL_BATCH):
-            images = feed.views.plain(index[first : first + POOL_BATCH])
+        for first, end in itertools.pairwise(bounds):
+            rows = index[first:end]
+            if view == "plain":
+                images = feed.views.plain(rows)
+            else:
+                draw = Draw(feed.seed, key[0], f"pool/{key[1]}/{first}", len(rows))
+                images = feed.views.views(rows, (view,), draw)[view]
             result = function(images)
             results = result if isinstance(result, tuple) else (result,)
             # One tensor for all chunks: thousands of small ones would keep the allocator from giving back memory.
@@ -90,3 +112,15 @@ def map_images(
                     raise ValueError(f"the function gave {given} for {len(images)} images; wanted is {wanted} for each")
                 whole[first : first + len(images)] = value
     return collected
+
+
+def chunk_bounds(size: int, even: bool = False) -> list[int]:
+    """Where chunks begin and end.
+
+    >>> chunk_bounds(600), chunk_bounds(600, even=True), chunk_bounds(0)
+    ([0, 256, 512, 600], [0, 200, 400, 600], [0, 0])
+    """
+    count = max(-(-size // POOL_BATCH), 1)
+    if even:
+        return [size * number // count for number in range(count + 1)]
+    return [*range(0, max(size, 1), POOL_BATCH), size]

@@ -160,11 +160,14 @@ class Pool(Protocol):
         part: Part = "unlabeled",
         rows: Tensor | None = None,
         ema: bool = False,
+        view: str = "plain",
+        train: bool = False,
     ) -> tuple[Tensor, ...]:
         """Apply a function to images of the part in chunks (plain view, eval mode, no gradient), in row order.
 
-        All of them, or only these rows. `ema=True` runs it with the averaged weights. A result has one row for each
-        image; they are joined on the CPU.
+        All of them, or only these rows. `ema=True` runs it with the averaged weights, `view` gives it another view, and
+        `train` leaves the network in training mode, for batch norms that are to be measured. A result has one row for
+        each image; they are joined on the CPU.
         """
 
     def labels(self, part: Literal["labeled", "val"]) -> Tensor:
@@ -181,6 +184,9 @@ class Pool(Protocol):
 
         For a hook that has put other weights into the network. Nothing happens in a run without averaged weights.
         """
+
+    def warn(self, message: str) -> None:
+        """Say this now, and among the warnings of the result."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,17 @@ unlabelled loss is the Π-model's, l_i = mean_c (p_c(w'(u_i)) - sg[p_c(w(u_i))])
     outer  min_φ mean_B H(y, p_θ'(w(x))),  θ' = θ - η ∇_θ L(θ, φ)
 
 Each step first moves φ by the outer gradient, through one virtual step of plain SGD, then θ by the inner loss with the
-new weights as constants. In the virtual step the weights depend on θ too. OOD score: 1 - max softmax.
+new weights as constants. In the virtual step the weights depend on θ too. OOD score: 1 - v_φ(p(x)), the weight that the
+image would have (`score=softmax` gives the usual one, which was better wherever it was measured).
+
+What the weights can learn is the inner product of an image's consistency gradient with that of the labelled loss, and
+in short runs this does not tell ID from OOD. Measured image by image on digits (AUROC of that product, two seeds, after
+50, 150 and 300 of 300 steps): 0.63, 0.52, 0.56 and 0.52, 0.52, 0.53, while the labelled loss falls from 0.18 to 0.01: a
+few labels are soon known by heart, and what is left of their gradient is noise. Weights follow it (AUROC 0.64 and 0.55
+at the end). No setting mended that: a weight net at 3e-2 ends with weights that are all 1 or all 0 (the loss does not
+change when all weights are scaled), a virtual step of 0.3 gives 0.49 and 0.48, a ramp over 40 % 0.67 and 0.49. At the
+end of the run it is measured how well the weights tell validation images (without any: labelled ones) from the pool,
+and a run in which they do not says so.
 
 Reference: Guo et al., Safe Deep Semi-Supervised Learning for Unseen-Class Unlabeled Data, ICML 2020. Passes: labelled
 images and both views in one, whose graph serves the virtual and the real step; then the labelled images under θ', which
@@ -19,6 +29,9 @@ Differences:
 - a is 1. The release divides the labelled sum by the whole batch: 1/2 with as many unlabelled images as labelled.
 - What the weight net sees, and the target, are predicted without dropout.
 - The ramp of b is a share of the run.
+- The published rates of MNIST, 1e-3 for both steps, belong to raw pixels of 0 to 255, whose variance is 6,000 times
+  that of ours; the paper preset has them as they are, as no factor would turn them into rates for all layers alike.
+- The input noise of the release on CIFAR-10 is `input_noise`, its whitening is left out (supervised.py says why).
 """
 
 from __future__ import annotations
@@ -33,14 +46,18 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from osp.methods.base import Batch, ExtraOptimizer, Method, Options, Published, Step, Task
+from osp.methods._noise import NoiseOptions, noisy
+from osp.methods.base import Batch, ExtraOptimizer, Method, Part, Pool, Published, Step, Task
 from osp.nets import Network, frozen_batchnorm_statistics
 from osp.parts.reduce import weighted_mean
 
 RELEASE = "DS3L release"
+CIFAR = ("cifar10", "cifar100")
+TELLS_APART = 0.55
+"""Share of pairs in which a known image outweighs one of the pool, below which weights say nothing; 0.5 is chance."""
 
 
-class DS3LOptions(Options):
+class DS3LOptions(NoiseOptions):
     labeled_weight: float = Field(1.0, gt=0, description="weight a of the labelled loss")
     unlabeled_weight: float = Field(10.0, ge=0, description="largest weight b of the unlabelled loss")
     ramp: float = Field(1.0, ge=0, le=1, description="share of the run over which b rises")
@@ -69,6 +86,17 @@ def consistency_gaps(probabilities: Tensor, target: Tensor) -> Tensor:
     return (probabilities - target.detach()).square().mean(dim=1)
 
 
+def outweighs(first: Tensor, second: Tensor) -> float:
+    """Share of pairs in which one of the first is larger than one of the second; equal ones count one half.
+
+    >>> outweighs(torch.tensor([1.0, 3.0]), torch.tensor([1.0, 2.0]))  # a half, and two of two
+    0.625
+    """
+    ordered = second.sort().values
+    places = torch.searchsorted(ordered, first) + torch.searchsorted(ordered, first, right=True)
+    return places.double().mean().item() / (2 * len(second))
+
+
 def uncompiled() -> AbstractContextManager[Any]:
     """Inside, a compiled network runs as it was written: compiled ones cannot be differentiated twice."""
     stance = getattr(torch.compiler, "set_stance", None)  # from torch 2.6 on
@@ -82,12 +110,14 @@ class DS3L(Method):
     Options = DS3LOptions
     unlabeled_views = ("weak", "weak2")
     mechanism = ("weight_spread",)
+    validation = "whether the weights tell known images from the pool, without labels (none: labelled images)"
     paper_steps = 200_000
+    paper_data = ("mnist", "cifar10")
     paper = {  # noqa: RUF012
         "batch": Published(50, RELEASE),
         "mu": Published(1, RELEASE),
-        "optimizer": Published("sgd", f"{RELEASE}, MNIST (CIFAR-10: Adam, 3e-4)"),
-        "lr": Published(1e-3, f"{RELEASE}, MNIST"),
+        "optimizer": Published("sgd", f"{RELEASE}, MNIST", dict.fromkeys(CIFAR, "adam")),
+        "lr": Published(1e-3, f"{RELEASE}, MNIST, for raw pixels of 0 to 255", dict.fromkeys(CIFAR, 3e-4)),
         "momentum": Published(0.0, f"{RELEASE}, MNIST"),
         "nesterov": Published(False, f"{RELEASE}, MNIST"),
         "weight_decay": Published(0.0, RELEASE),
@@ -95,11 +125,11 @@ class DS3L(Method):
         "labeled_weight": Published(0.5, f"{RELEASE}: the sum over the labelled half divided by the whole batch"),
         "unlabeled_weight": Published(10.0, RELEASE),
         "ramp": Published(1.0, RELEASE),
-        "inner_lr": Published(1e-3, RELEASE),
+        "inner_lr": Published(1e-3, f"{RELEASE}, on MNIST for raw pixels of 0 to 255"),
         "weight_lr": Published(6e-5, RELEASE),
         "hidden": Published(100, RELEASE),
+        "input_noise": Published(0.0, f"{RELEASE}, MNIST", dict.fromkeys(CIFAR, 0.15)),
     }
-    training_only = ("weight_net",)
 
     def __init__(self, options: Any, network: Network, task: Task) -> None:
         super().__init__(options, network, task)
@@ -111,10 +141,11 @@ class DS3L(Method):
     def extra_optimizers(self) -> dict[str, ExtraOptimizer]:
         return {"weight_net": ExtraOptimizer(self.weight_net.parameters(), lr=self.options.weight_lr)}
 
-    def look(self, batch: Batch) -> Looked:
+    def look(self, batch: Batch, step: Step) -> Looked:
         """Labelled images and both views of the unlabelled ones in one pass."""
         views = [batch["labeled"]["weak"], batch["unlabeled"]["weak"], batch["unlabeled"]["weak2"]]
-        labeled, first, second = torch.split(self.net.encode(torch.cat(views)), [len(view) for view in views])
+        images = noisy(torch.cat(views), self.options.input_noise, step, "all")
+        labeled, first, second = torch.split(self.net.encode(images), [len(view) for view in views])
         labeled_logits, second_logits = torch.tensor_split(
             self.net.classify(torch.cat([labeled, second])).float(), [len(labeled)]
         )
@@ -141,7 +172,7 @@ class DS3L(Method):
     def extra_losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         """The outer loss: what the labelled images would say after a virtual step with these weights."""
         with uncompiled():
-            self.looked = self.look(batch)
+            self.looked = self.look(batch, step)
         weights = self.weigh(self.looked.probabilities)
         unlabeled = (weights * self.looked.gaps).sum() / weights.sum()
         inner = self.labeled_loss(self.looked, batch) + self.unlabeled_weight(step) * unlabeled
@@ -162,7 +193,7 @@ class DS3L(Method):
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         """The inner loss with the new weights; the graph is that of `extra_losses`, if this was called."""
-        looked, self.looked = self.looked or self.look(batch), None
+        looked, self.looked = self.looked or self.look(batch, step), None
         with torch.no_grad():
             weights = self.weigh(looked.probabilities)
         self.log("weight_mean", weights.mean())
@@ -171,3 +202,23 @@ class DS3L(Method):
             "ce": self.labeled_loss(looked, batch),
             "consistency": self.unlabeled_weight(step) * weighted_mean(looked.gaps, weights),
         }
+
+    # The trained model
+
+    def end_stage(self, step: Step, pool: Pool) -> None:
+        """Do the weights tell images of known classes from the pool?"""
+        part: Part = "val" if self.task.num_val else "labeled"
+        (known,), (others,) = (
+            pool.map(lambda images: 1 - self.outputs(images)[2], part=each) for each in (part, "unlabeled")
+        )
+        order = outweighs(known, others)
+        self.log("weight_order", order)
+        if order < TELLS_APART:
+            pool.warn(
+                f"a known image outweighs one of the pool in {100 * order:.0f} % of pairs, where 50 is chance: "
+                "DS3L's weights do not find OOD images, and it works as the Pi-Model"
+            )
+
+    def ood_score(self, features: Tensor, logits: Tensor) -> Tensor:
+        """1 - v_φ(p)."""
+        return 1 - self.weigh(logits.softmax(dim=1))

@@ -23,11 +23,15 @@ then the images for L_d and the mixtures in one, so that batch norms see one pop
   each epoch what was predicted in training (`record=visits`, where an image that was not visited keeps its value; in
   the release it counts as OOD). In a short run that says more about when an image was visited than what it is: 600
   steps on MNIST selected 1 % of the pool, no purer than the pool itself.
-- L_d takes batch labelled and batch · mu unlabelled images. Drawn together, as published, from 60 labelled and 30,000
-  unlabelled images of MNIST (`draw=joint`), a labelled one is among every 500.
+- L_d takes batch labelled and batch · mu unlabelled images: with mu 5 a sixth of them is labelled. Drawn together, as
+  published (`draw=joint`, batch images in all), from 60 labelled and 30,000 unlabelled images of MNIST, a labelled one
+  is among every 500.
 - The release keeps the images for L_d out of the running statistics of batch norms; see the passes above.
-- λ is drawn for each sample, guesses are made without dropout, and the weight of L_u is 10 and rises over the whole
-  stage, as in our MixMatch, whose file says why.
+- λ is drawn for each sample, guesses are made without dropout. The weight of L_u is 10 instead of 75 and rises over the
+  whole stage, because a larger one makes guesses agree on one class early (mixmatch.py, whose weight of 3 belongs to
+  its mu of 1 and to a pool that nobody has sorted). mu is the common 5 instead of 1.
+
+As in the release, weight decay and averaged weights begin after the warm-up.
 """
 
 from __future__ import annotations
@@ -58,7 +62,7 @@ class MTCOptions(Options):
     domain_refresh: float = Field(0.05, gt=0, le=1, description="share of the warm-up between two records")
     refresh: float = Field(0.05, gt=0, le=1, description="share of the rest between two records and selections")
     draw: Literal["apart", "joint"] = Field(
-        "apart", description="images for L_d: batch labelled and batch · mu others, or as many from both together"
+        "apart", description="images for L_d: batch labelled and batch · mu others, or batch from both together"
     )
     record: Literal["pool", "visits"] = Field(
         "pool", description="what is recorded: a look at the whole pool, or each image's last prediction in training"
@@ -76,6 +80,7 @@ class MTC(Method):
     Options = MTCOptions
     mechanism = ("kept_share", "soft_spread")
     paper_steps = 2**20 + 86_000  # and 100 passes of CIFAR-10's 55,000 images in batches of 64
+    paper_data = ("cifar10",)
     paper = {  # noqa: RUF012
         "batch": Published(64, RELEASE),
         "mu": Published(1, RELEASE),
@@ -123,13 +128,13 @@ class MTC(Method):
 
     def stages(self) -> list[Stage]:
         o = self.options
-        warming = self.stage(name="domain", share=o.domain_share, refresh=o.domain_refresh)
+        warming = self.stage(name="domain", share=o.domain_share, refresh=o.domain_refresh, weight_decay=0.0)
         return [warming, self.stage(name="train", share=1 - o.domain_share, refresh=o.refresh)]
 
     def streams(self, stage: Stage) -> dict[str, StreamSpec]:
         batch, pool = self.options.batch, self.options.batch * self.options.mu
         if self.options.draw == "joint":
-            streams = {"joint": StreamSpec("joint", batch + pool, ("weak",))}
+            streams = {"joint": StreamSpec("joint", batch, ("weak",))}
         else:
             streams = {"pool": StreamSpec("unlabeled", pool, ("weak",))}
         if self.options.draw == "apart" or stage.name == "train":
@@ -181,6 +186,11 @@ class MTC(Method):
         return mixtures(labeled["weak"], labeled.targets, looks, guessed, o.mixing, step.generator)[:2]
 
     # Soft labels and the selection
+
+    def begin_stage(self, step: Step, pool: Pool) -> None:
+        """The averaged weights forget the warm-up, in which there was no class to learn."""
+        if step.stage.name == "train":
+            pool.restart_average()
 
     def after_step(self, batch: Batch, step: Step) -> None:
         """Note what was predicted; images that were not in the batch keep what they had."""

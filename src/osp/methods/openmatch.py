@@ -14,7 +14,7 @@ selection leaves the one before (at first: all). OOD score: 1 - o_c.
 Reference: Saito et al., OpenMatch: Open-Set Consistency Regularization for Semi-Supervised Learning with Outliers,
 NeurIPS 2021. Differences from the release:
 
-- all views go in one pass but w(u), which go without a graph and as in testing, without dropout and with the running
+- all views go in one pass but w(u), which are labelled as in our FixMatch, without a graph and with the running
   statistics of batch norms; the release puts w(u) and s(u) through a second pass;
 - L_fm starts and the selection is renewed at shares of the run, later and more rarely than in the release (2 % and
   0.2 % of 2¹⁹ steps), because after 2 % of a short run the detector knows nothing;
@@ -36,7 +36,7 @@ from torch import Tensor
 
 from osp.methods._published import fixmatch_optimizer
 from osp.methods.base import Batch, Method, Options, Pool, Published, Stage, Step, StreamSpec, Task
-from osp.methods.fixmatch import pseudo_label_loss
+from osp.methods.fixmatch import labeling_logits, pseudo_label_loss
 from osp.nets import Network
 from osp.parts.one_vs_all import OneVsAllHead, margin_entropy, one_vs_all_loss, soft_consistency
 from osp.scores.one_vs_all import OneVsAllScore
@@ -61,6 +61,7 @@ class OpenMatch(Method):
     Options = OpenMatchOptions
     mechanism = ("kept_share", "mask_rate")
     paper_steps = 2**19
+    paper_data = ("cifar10", "cifar100")
     paper: ClassVar[dict[str, Published]] = {
         **fixmatch_optimizer(RELEASE),
         "mu": Published(2, RELEASE),
@@ -68,7 +69,7 @@ class OpenMatch(Method):
         "refresh": Published(1 / 502, f"{RELEASE}: every epoch"),
         "threshold": Published(0.0, f"{RELEASE}: its scripts set none"),
         "entropy_weight": Published(0.1, "paper"),
-        "socr_weight": Published(0.5, f"{RELEASE}: CIFAR-10 and ImageNet-30; 1 on CIFAR-100"),
+        "socr_weight": Published(0.5, RELEASE, {"cifar100": 1.0}),
         "unlabeled_weight": Published(1.0, "paper"),
     }
     kept_rows: Tensor
@@ -106,7 +107,9 @@ class OpenMatch(Method):
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         o, labeled, pool = self.options, batch["labeled"], batch["pool"]
         images = [labeled["flip"], labeled["weak"], pool["weak"], pool["weak2"]]
-        if step.stage.name == "select":
+        selects = step.stage.name == "select"
+        if selects:
+            weak_logits = labeling_logits(self.net, batch["unlabeled"]["weak"])
             images.append(batch["unlabeled"]["strong"])
         features = torch.split(self.net.encode(torch.cat(images)), [len(each) for each in images])
         known, targets = torch.cat(features[:2]), labeled.targets.repeat(2)
@@ -118,14 +121,12 @@ class OpenMatch(Method):
             "entropy": o.entropy_weight * (margin_entropy(first) + margin_entropy(second)) / 2,
             "socr": o.socr_weight * soft_consistency(first, second),
         }
-        if step.stage.name == "select":
-            terms["consistency"] = o.unlabeled_weight * self.fixmatch(batch["unlabeled"]["weak"], features[4])
+        if selects:
+            terms["consistency"] = o.unlabeled_weight * self.fixmatch(weak_logits, features[4])
         return terms
 
-    def fixmatch(self, weak: Tensor, strong_features: Tensor) -> Tensor:
+    def fixmatch(self, weak_logits: Tensor, strong_features: Tensor) -> Tensor:
         """L_fm."""
-        with torch.no_grad():
-            weak_logits = self.net.classifier(self.net.encode_as_tested(weak)).float()
         loss, mask = pseudo_label_loss(weak_logits, self.net.classify(strong_features).float(), self.options.threshold)
         self.log("mask_rate", mask.mean())
         return loss

@@ -11,7 +11,8 @@ Pass: [w(x); w(u)] jointly, once.
 
 Differences: Lee has no threshold (threshold 0 gives that form) and a linear ramp; Oliver et al. write the loss as a
 divergence from 10 · onehot(ŷ) as logits, which differs by the 0.0004 of probability left to the other classes. Where
-the network has dropout, the labels are read off the same features without it.
+the network has dropout, the labels are read off the same features without it. Oliver's input noise is `input_noise`;
+their whitening is left out for the reason that supervised.py gives.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from osp.methods._noise import NoiseOptions, noisy
 from osp.methods._published import OLIVER, SEMI_SUPERVISED
-from osp.methods.base import Batch, Method, Options, Published, Step
+from osp.methods.base import Batch, Method, Published, Step
 from osp.parts.reduce import masked_mean
 
 
-class PseudoLabelOptions(Options):
+class PseudoLabelOptions(NoiseOptions):
     threshold: float = Field(0.95, ge=0, le=1, description="confidence above which a prediction becomes a label")
     unlabeled_weight: float = Field(1.0, ge=0, description="largest weight of the unlabelled loss")
     ramp: float = Field(0.4, ge=0, le=1, description="share of the run over which that weight rises")
@@ -53,17 +55,20 @@ class PseudoLabel(Method):
     unlabeled_views = ("weak",)
     mechanism = ("mask_rate",)
     paper_steps = 500_000
+    paper_data = ("cifar10",)
     paper = {  # noqa: RUF012
         **SEMI_SUPERVISED,
         "lr": Published(3e-4, OLIVER),
         "threshold": Published(0.95, f"{OLIVER}; none in Lee 2013"),
         "unlabeled_weight": Published(1.0, OLIVER),
         "ramp": Published(0.4, f"{OLIVER}: 200,000 of 500,000"),
+        "input_noise": Published(0.15, OLIVER),
     }
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         labeled, unlabeled = batch["labeled"], batch["unlabeled"]
-        features = self.net.encode(torch.cat([labeled["weak"], unlabeled["weak"]]))
+        images = torch.cat([labeled["weak"], unlabeled["weak"]])
+        features = self.net.encode(noisy(images, self.options.input_noise, step, "both"))
         logits = self.net.classify(features)
         labeled_logits, unlabeled_logits = logits[: len(labeled.rows)], logits[len(labeled.rows) :]
         with torch.no_grad():

@@ -23,8 +23,9 @@ Differences from the release:
 
 - its masks are broadcast to a matrix, which makes the KL and the uniform term means over all images times the mask's
   mean; ours belong to the images;
-- it switches to the student of the best validation within a round; ours to that of the round's end, if its validation
-  accuracy is not below the teacher's (without validation images: always);
+- it switches to the student of the best validation so far, and ends with it (`choice=best`, in the paper preset); ours
+  to that of the round's end, if its validation accuracy is not below the teacher's (without validation images: always),
+  and ends with the last, which is the rule for all methods here;
 - labelled and unlabelled images go through the student in one pass (batch norms see both), in two there;
 - strong views are FixMatch's RandAugment instead of AutoAugment.
 """
@@ -32,7 +33,7 @@ Differences from the release:
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -44,6 +45,7 @@ from osp.methods.base import Batch, Method, Options, Pool, Published, Stage, Ste
 from osp.nets import Network
 from osp.parts.consistency import kl_divergence
 from osp.parts.reduce import masked_mean
+from osp.parts.weights import WeightStore
 from osp.scores.energy_discrepancy import EnergyDiscrepancyScore, energy_discrepancy
 
 RELEASE = "Safe-Student release"
@@ -62,6 +64,10 @@ class SafeStudentOptions(Options):
     teacher_drop_factor: float | None = Field(
         None, gt=0, description="`drop_factor` of the teacher's training, where it is another"
     )
+    choice: Literal["end", "best"] = Field(
+        "end", description="student that teaches the next round and ends the run: the last, or the best on validation"
+    )
+    validate_every: float = Field(0.1, gt=0, le=1, description="share of a round between two looks for the best")
 
     @field_validator("unseen_below")
     @classmethod
@@ -94,8 +100,10 @@ class SafeStudent(Method):
     reference = "He et al., Safe-Student, CVPR 2022"
     Options = SafeStudentOptions
     mechanism = ("seen_rate", "unseen_rate")
-    training_only = ("teacher.",)
+    training_only = ("teacher.", "best")
+    validation = "whether a student becomes the teacher, with labels (none: always)"
     paper_steps = 22_000
+    paper_data = ("cifar10",)
     paper: ClassVar[dict[str, Published]] = {
         "batch": Published(256, RELEASE),
         "mu": Published(1, RELEASE),
@@ -116,7 +124,10 @@ class SafeStudent(Method):
         "seen_weight": Published(0.3, RELEASE),
         "unseen_weight": Published(0.05, RELEASE),
         "temperature": Published(10.0, RELEASE),
+        "choice": Published("best", RELEASE),
+        "validate_every": Published(0.025, f"{RELEASE}: every 10 of a round's 400 epochs"),
     }
+    best_accuracy: Tensor
 
     def __init__(self, options: Any, network: Network, task: Task) -> None:
         super().__init__(options, network, task)
@@ -125,6 +136,8 @@ class SafeStudent(Method):
         self.teacher = Network(copy.deepcopy(network.encoder), network.feature_dim, task.num_classes)
         self.teacher.requires_grad_(False)
         self.take_over()
+        self.best = WeightStore(network) if options.choice == "best" and task.num_val else None
+        self.register_buffer("best_accuracy", torch.tensor(-1.0))
         self.train(self.training)
 
     def train(self, mode: bool = True) -> SafeStudent:
@@ -137,8 +150,9 @@ class SafeStudent(Method):
     def stages(self) -> list[Stage]:
         o = self.options
         first = self.stage(name="teacher", share=o.teacher_share, drop_factor=o.teacher_drop_factor or o.drop_factor)
-        share = (1 - o.teacher_share) / o.rounds
-        return [first, *(self.stage(name=f"round {number + 1}", share=share) for number in range(o.rounds))]
+        share, refresh = (1 - o.teacher_share) / o.rounds, o.validate_every if self.best is not None else None
+        names = [f"round {number + 1}" for number in range(o.rounds)]
+        return [first, *(self.stage(name=name, share=share, refresh=refresh) for name in names)]
 
     def streams(self, stage: Stage) -> dict[str, StreamSpec]:
         streams = {"labeled": StreamSpec("labeled", self.options.batch, ("strong",))}
@@ -174,10 +188,35 @@ class SafeStudent(Method):
         """Before each round: what was trained becomes the teacher, unless the old one is better on validation."""
         if step.stage.name == "teacher":
             return
+        if step.stage_index > 1 and self.best is not None:
+            self.best.restore(self.teacher)
+            return
         switches = step.stage_index == 1 or self.no_worse(pool)
         if switches:
             self.take_over()
         self.log("teacher_replaced", float(switches))
+
+    def refresh(self, step: Step, pool: Pool) -> None:
+        """With `choice=best`: a look for the best student, now and then within a round."""
+        if self.best is not None and step.stage_step > 0:
+            self.consider(self.best, pool)
+
+    def consider(self, best: WeightStore, pool: Pool) -> None:
+        """Keep the student if none before it did better on validation images."""
+        (answers,) = pool.map(lambda images: self.net(images).argmax(1), part="val")
+        accuracy = (answers == pool.labels("val").cpu()).float().mean()
+        if accuracy >= self.best_accuracy:
+            best.keep(self.net)
+            self.best_accuracy.copy_(accuracy)
+
+    def end_stage(self, step: Step, pool: Pool) -> None:
+        """With `choice=best`: the last look of a round; the run ends with the best student of all rounds."""
+        if self.best is None or step.stage.name == "teacher":
+            return
+        self.consider(self.best, pool)
+        if step.stage_index == self.options.rounds:
+            self.best.restore(self.net)
+            pool.restart_average()
 
     def no_worse(self, pool: Pool) -> bool:
         """Whether the student's validation accuracy is at least the teacher's."""

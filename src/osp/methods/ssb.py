@@ -21,7 +21,7 @@ ICCV 2023. Differences from the release:
   at random, and where it has no time to become sure there are no pseudo-negatives;
 - half-way through stage B the averaged weights of the detector start again from the trained ones: in a run of some
   thousand steps the average would else report the random start of the detector;
-- all views go in one pass but w(u), which go without a graph and as in testing, without dropout and with the running
+- all views go in one pass but w(u), which are labelled as in our FixMatch, without a graph and with the running
   statistics of batch norms; the release has a second pass for w(u) and s(u);
 - a second strong view of v, which enters no loss there, is left out.
 """
@@ -36,8 +36,8 @@ from pydantic import Field
 from torch import Tensor
 
 from osp.methods._published import fixmatch_optimizer
-from osp.methods.base import Batch, Method, Options, Pool, Published, Sample, Stage, Step, StreamSpec, Task
-from osp.methods.fixmatch import pseudo_label_loss
+from osp.methods.base import Batch, Method, Options, Pool, Published, Stage, Step, StreamSpec, Task
+from osp.methods.fixmatch import labeling_logits, pseudo_label_loss
 from osp.nets import Network
 from osp.parts.one_vs_all import (
     OneVsAllHead,
@@ -85,6 +85,7 @@ class SSB(Method):
     Options = SSBOptions
     mechanism = ("mask_rate", "negative_rate")
     paper_steps = 2**19
+    paper_data = ("cifar10", "cifar100")
     paper: ClassVar[dict[str, Published]] = {
         **fixmatch_optimizer(RELEASE),
         "mu": Published(2, RELEASE),
@@ -95,7 +96,7 @@ class SSB(Method):
         "negative_below": Published(0.01, RELEASE),
         "unlabeled_weight": Published(1.0, RELEASE),
         "entropy_weight": Published(0.1, RELEASE),
-        "socr_weight": Published(0.5, f"{RELEASE}: CIFAR-10 and ImageNet-30; 1 on CIFAR-100"),
+        "socr_weight": Published(0.5, RELEASE, {"cifar100": 1.0}),
         "negative_weight": Published(1.0, RELEASE),
     }
 
@@ -133,19 +134,21 @@ class SSB(Method):
     # Losses
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
-        return self.classifying(batch) if step.stage.name == "classify" else self.detecting(batch)
+        weak_logits = labeling_logits(self.net, batch["unlabeled"]["weak"])
+        stage = self.classifying if step.stage.name == "classify" else self.detecting
+        return stage(batch, weak_logits)
 
-    def classifying(self, batch: Batch) -> dict[str, Tensor]:
+    def classifying(self, batch: Batch, weak_logits: Tensor) -> dict[str, Tensor]:
         """Stage A: FixMatch."""
         labeled, unlabeled = batch["labeled"], batch["unlabeled"]
         logits = self.net(torch.cat([labeled["weak"], unlabeled["strong"]])).float()
         split = len(labeled.rows)
         return {
             "ce": F.cross_entropy(logits[:split], labeled.targets),
-            "consistency": self.options.unlabeled_weight * self.fixmatch(unlabeled, logits[split:]),
+            "consistency": self.options.unlabeled_weight * self.fixmatch(weak_logits, logits[split:]),
         }
 
-    def detecting(self, batch: Batch) -> dict[str, Tensor]:
+    def detecting(self, batch: Batch, weak_logits: Tensor) -> dict[str, Tensor]:
         """Stage B: FixMatch goes on, and the detector learns."""
         o, labeled, pool, unlabeled = self.options, batch["labeled"], batch["pool"], batch["unlabeled"]
         views = [labeled[view] for view in ("weak", "flip", "strong", "strong2")]
@@ -164,13 +167,11 @@ class SSB(Method):
             "entropy": o.entropy_weight * (margin_entropy(weak) + margin_entropy(mirrored)) / 2,
             "socr": o.socr_weight * soft_consistency(weak, mirrored),
             "negative": o.negative_weight * negative,
-            "consistency": o.unlabeled_weight * self.fixmatch(unlabeled, logits[two:]),
+            "consistency": o.unlabeled_weight * self.fixmatch(weak_logits, logits[two:]),
         }
 
-    def fixmatch(self, unlabeled: Sample, strong_logits: Tensor) -> Tensor:
+    def fixmatch(self, weak_logits: Tensor, strong_logits: Tensor) -> Tensor:
         """L_fm."""
-        with torch.no_grad():
-            weak_logits = self.net.classifier(self.net.encode_as_tested(unlabeled["weak"])).float()
         loss, mask = pseudo_label_loss(weak_logits, strong_logits, self.options.threshold)
         self.log("mask_rate", mask.mean())
         return loss

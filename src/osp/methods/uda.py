@@ -9,11 +9,11 @@ of the mean once p_y exceeds η(t) = a(t) (1 - 1/K) + 1/K, with a(t) = 1 - exp(-
 softmax.
 
 Passes: w(u) without a graph and as in testing, with the running statistics of batch norms and without dropout; then
-[w(x); s(u)] jointly.
+[w(x); s(u)] jointly. With `joint_weak`, in the paper preset, all three in one, so that targets depend on the batch.
 
 Differences from T2T's release, most likely the source of the numbers in the OSP paper: it divides L_u by the number of
 confident images (`least_share=0`, in the paper preset), which in a short run lets the first few of them weigh as much
-as a whole batch; and it puts all three sets through one pass, so that targets depend on the batch.
+as a whole batch; and it has the one pass for all.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from osp.methods.base import Batch, Method, Options, Published, Step
+from osp.methods.base import Batch, Method, Options, Published, Sample, Step
 from osp.parts.consistency import sharpened_consistency
 from osp.parts.reduce import masked_mean
 
@@ -45,6 +45,7 @@ class UDAOptions(Options):
     annealing: Annealing = Field(
         "off", description="training signal annealing: how the confidence allowed on labelled images rises"
     )
+    joint_weak: bool = Field(False, description="weak views in one pass with the others, with a graph nobody needs")
 
 
 def annealed_confidence(progress: float, num_classes: int, annealing: Annealing) -> float:
@@ -92,21 +93,28 @@ class UDA(Method):
         "least_share": Published(0.0, RELEASE),
         "unlabeled_weight": Published(1.0, RELEASE),
         "annealing": Published("off", f"{RELEASE}; an option of the UDA paper"),
+        "joint_weak": Published(True, RELEASE),
     }
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         o, labeled, unlabeled = self.options, batch["labeled"], batch["unlabeled"]
-        weak_logits = self.net.classifier(self.net.encode_as_tested(unlabeled["weak"])).detach()
-        logits = self.net(torch.cat([labeled["weak"], unlabeled["strong"]])).float()
-        labeled_logits, strong_logits = logits[: len(labeled.rows)], logits[len(labeled.rows) :]
-        consistency, mask = sharpened_consistency(
-            weak_logits.float(), strong_logits, o.temperature, o.threshold, o.least_share
-        )
+        labeled_logits, weak_logits, strong_logits = self.looks(labeled["weak"], unlabeled)
+        consistency, mask = sharpened_consistency(weak_logits, strong_logits, o.temperature, o.threshold, o.least_share)
         self.log("mask_rate", mask.float().mean())
         return {
             "ce": self.labeled_loss(labeled_logits, labeled.targets, step),
             "consistency": o.unlabeled_weight * consistency,
         }
+
+    def looks(self, known: Tensor, unlabeled: Sample) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits of labelled, weak and strong views; those of the weak ones without a graph and without dropout."""
+        joint = self.options.joint_weak
+        tested = None if joint else self.net.encode_as_tested(unlabeled["weak"])
+        views = [known, unlabeled["strong"], *([unlabeled["weak"]] if joint else [])]
+        first, second, *weak = torch.split(self.net.encode(torch.cat(views)), [len(view) for view in views])
+        targets = self.net.classifier(weak[0] if tested is None else tested).detach().float()
+        labeled, strong = torch.tensor_split(self.net.classify(torch.cat([first, second])).float(), [len(known)])
+        return labeled, targets, strong
 
     def labeled_loss(self, logits: Tensor, labels: Tensor, step: Step) -> Tensor:
         if self.options.annealing == "off":
