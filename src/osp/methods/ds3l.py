@@ -133,10 +133,14 @@ class DS3L(Method):
 
     def __init__(self, options: Any, network: Network, task: Task) -> None:
         super().__init__(options, network, task)
-        self.weight_net = nn.Sequential(
-            nn.Linear(task.num_classes, options.hidden), nn.ReLU(), nn.Linear(options.hidden, 1), nn.Sigmoid()
-        )
+        self.use_score(UsefulnessScore(network.feature_dim, task.num_classes, options.hidden))
         self.looked: Looked | None = None  # by `extra_losses`, for `losses` of the same step
+
+    @property
+    def weight_net(self) -> nn.Sequential:
+        """v_φ."""
+        assert isinstance(self.own_score, UsefulnessScore)
+        return self.own_score.net
 
     def extra_optimizers(self) -> dict[str, ExtraOptimizer]:
         return {"weight_net": ExtraOptimizer(self.weight_net.parameters(), lr=self.options.weight_lr)}
@@ -154,9 +158,8 @@ class DS3L(Method):
 
     def weigh(self, probabilities: Tensor) -> Tensor:
         """v_φ, in single precision."""
-        with torch.autocast(probabilities.device.type, enabled=False):
-            weights: Tensor = self.weight_net(probabilities)
-            return weights[:, 0]
+        assert isinstance(self.own_score, UsefulnessScore)
+        return self.own_score.weigh(probabilities)
 
     def labeled_loss(self, looked: Looked, batch: Batch) -> Tensor:
         weight: float = self.options.labeled_weight
@@ -218,7 +221,3 @@ class DS3L(Method):
                 f"a known image outweighs one of the pool in {100 * order:.0f} % of pairs, where 50 is chance: "
                 "DS3L's weights do not find OOD images, and it works as the Pi-Model"
             )
-
-    def ood_score(self, features: Tensor, logits: Tensor) -> Tensor:
-        """1 - v_φ(p)."""
-        return 1 - self.weigh(logits.softmax(dim=1))
