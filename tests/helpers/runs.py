@@ -53,6 +53,11 @@ class Stopper(Recorder):
             os.kill(os.getpid(), self.signal_number)
 
 
+def model(path: Path) -> dict[str, Tensor]:
+    """The tensors of a run's trained model."""
+    return load_checkpoint(RunFolder(path).model)[0]
+
+
 def weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a run's last checkpoint."""
     return load_checkpoint(RunFolder(path).last)[0]

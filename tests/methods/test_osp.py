@@ -349,10 +349,12 @@ def test_it_tells_ood_images_apart_better_than_the_labels_alone(tmp_path: Path) 
 
 def test_the_file_of_a_trained_model_leaves_the_bank_and_the_scores_of_the_pool_out(tmp_path: Path) -> None:
     trained = run(short("osp", 30), tmp_path / "run")
-    for name in ("last", "best"):
-        tensors, _ = load_checkpoint(tmp_path / "run" / "checkpoints" / f"{name}.safetensors")
-        assert not [key for key in tensors if key.startswith(("method/bank.", "method/scores"))]
-        assert "method/net.classifier.weight" in tensors
+    for name in ("model", "checkpoints/best"):
+        tensors, _ = load_checkpoint(tmp_path / "run" / f"{name}.safetensors")
+        assert not [key for key in tensors if "bank" in key or key.startswith("method/")]
+        assert {"classifier/weight", "scores/matching/head.norm.weight"} <= tensors.keys()
+    with np.load(tmp_path / "run" / "bank.npz") as bank:  # for the figures
+        assert len(bank["features"]) == len(bank["classes"]) == len(bank["ids"]) > 0
     assert trained.result["purity"] is not None
     assert trained.model.ood_score(np.zeros((2, 8, 8), np.uint8)).shape == (2,)
 

@@ -12,7 +12,7 @@ import wiring
 from torch import Tensor, nn
 
 from helpers.learning import on_digits
-from helpers.runs import weights
+from helpers.runs import model
 from osp.methods import Sample, Stage, Step, Task
 from osp.methods.uasd import UASD, UASDOptions, distillation_loss
 from osp.nets import Network
@@ -201,4 +201,4 @@ def test_it_learns_the_digits_and_tells_ood_images_apart_better_than_the_labels_
     assert runs.mean("purity") > 70
     assert runs.mean("recall") > 25
     assert runs.warnings == []
-    assert not any("accumulated" in name for path in runs.paths for name in weights(path))  # a trained model needs none
+    assert not any("accumulated" in name for path in runs.paths for name in model(path))  # a trained model needs none

@@ -51,6 +51,11 @@ class Evaluation:
         autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.method, self.feed, self.averaged, self.autocast = method, feed, averaged, autocast
+        if type(method).ood_score is not Method.ood_score:
+            raise UserError(
+                f"method {method.name!r} overrides ood_score; give it a module instead, so that trained models need no "
+                "method: derive one from osp.scores.Score and call self.use_score(...) in __init__ (docs/methods.md)."
+            )
         dim, classes = method.net.feature_dim, method.net.num_classes
         self.scores: dict[str, Score] = {method.own_score.name: method.own_score}
         for name in scores.available():

@@ -288,9 +288,6 @@ class Method(nn.Module):
     mechanism: ClassVar[tuple[str, ...]] = ()
     """Names of logged values that show the mechanism at work: one that stays 0 all run long is a warning."""
 
-    training_only: ClassVar[tuple[str, ...]] = ()
-    """Beginnings of the names of state that a trained model can do without, such as a bank: left out of its file."""
-
     def __init__(self, options: Any, network: Network, task: Task) -> None:
         super().__init__()
         self.options = options

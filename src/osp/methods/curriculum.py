@@ -106,7 +106,6 @@ class Curriculum(Method):
         "mixup": Published(1.0, RELEASE),
         "average": Published(0.73, f"{RELEASE}: from epoch 200 of 750"),
     }
-    training_only = ("averaged", "best", "pseudo", "weights")
     best_accuracy: Tensor
     best_rows: Tensor
     pseudo: Tensor

@@ -50,6 +50,7 @@ from osp.methods._noise import NoiseOptions, noisy
 from osp.methods.base import Batch, ExtraOptimizer, Method, Part, Pool, Published, Step, Task
 from osp.nets import Network, frozen_batchnorm_statistics
 from osp.parts.reduce import weighted_mean
+from osp.scores.usefulness import UsefulnessScore
 
 RELEASE = "DS3L release"
 CIFAR = ("cifar10", "cifar100")

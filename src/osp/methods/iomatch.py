@@ -97,7 +97,6 @@ class IOMatch(Method):
     Options = IOMatchOptions
     unlabeled_views = ("weak", "strong")
     mechanism = ("inlier_rate", "open_rate")
-    training_only = ("marginals",)
     paper_steps = 2**18
     paper_data = ("cifar10", "cifar100")
     paper: ClassVar[dict[str, Published]] = {

@@ -100,7 +100,6 @@ class MTC(Method):
         "unlabeled_weight": Published(75.0, RELEASE),
         "ramp": Published(16 / 1024, f"{RELEASE}: 16 of 1,024 epochs"),
     }
-    training_only = ("latest", "records", "recorded", "soft")
     latest: Tensor
     records: Tensor
     recorded: Tensor

@@ -117,7 +117,6 @@ class OSP(T2T):
         "odc_temperature": Published(1.0, "paper (release: 0.4)"),
         "noise": Published(0.1, UNSTATED + "ours; the paper asks for noise without a size"),
     }
-    training_only = (*T2T.training_only, "bank.")
     confidence_limit: Tensor
 
     def __init__(self, options: Any, network: Network, task: Task) -> None:

@@ -100,7 +100,6 @@ class SafeStudent(Method):
     reference = "He et al., Safe-Student, CVPR 2022"
     Options = SafeStudentOptions
     mechanism = ("seen_rate", "unseen_rate")
-    training_only = ("teacher.", "best")
     validation = "whether a student becomes the teacher, with labels (none: always)"
     paper_steps = 22_000
     paper_data = ("cifar10",)

@@ -157,7 +157,6 @@ class T2T(Method):
         "score_memory": Published(0.0, OURS),
         "noise": Published(0.0, OURS),
     }
-    training_only: ClassVar[tuple[str, ...]] = ("scores", "aside_rows")
     weak_graph = False
     scores: Tensor
     share: Tensor

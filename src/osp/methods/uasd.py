@@ -91,7 +91,6 @@ class UASD(Method):
         "gate_view": Published("weak", RELEASE),
         "input_noise": Published(0.15, RELEASE, {"cifar100": 0.0, "tinyimagenet": 0.0}),
     }
-    training_only = ("accumulated", "validated")
     accumulated: Tensor
     validated: Tensor
     threshold: Tensor
