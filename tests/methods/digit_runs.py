@@ -87,7 +87,7 @@ class FakePool:
         draws = torch.Generator().manual_seed(2)
         self.images = torch.randn(POOL, 1, 8, 8, generator=draws)
         self.labeled = torch.randn(8, 1, 8, 8, generator=draws)
-        self.val = torch.randn(4, 1, 8, 8, generator=draws)
+        self.val = torch.randn(12, 1, 8, 8, generator=draws)
         self.restricted: dict[str, Tensor | None] = {}
 
     def map(self, function: Any, part: str = "unlabeled", rows: Tensor | None = None, *others: Any, **more: Any) -> Any:

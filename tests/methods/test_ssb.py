@@ -147,7 +147,7 @@ def test_half_way_through_the_second_stage_the_averaged_detector_starts_again() 
     assert detect.refresh == 0.5
     method.refresh(step_in(method, "detect"), pool)
     names = [name for name, _ in method.named_parameters() if name.startswith(pool.restarted[0])]
-    assert names == [f"detector.{name}" for name, _ in method.detector.named_parameters()]
+    assert names == [f"own_score.head.{name}" for name, _ in method.detector.named_parameters()]
 
 
 def test_each_term_reaches_its_own_head_in_each_stage() -> None:
