@@ -1,4 +1,4 @@
-"""Memory that a step has freed is there for the next one."""
+"""What a run does to its process: memory is kept for the next step, everything else is put back."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from small_runs import small
 
 from osp.engine.devices import keep_freed_memory
 
@@ -44,3 +46,49 @@ def test_a_step_does_not_fetch_its_memory_anew(tmp_path: Path) -> None:
         command = [sys.executable, "-c", CHILD, str(tmp_path / str(number))]
         faults.append(float(subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout))
     assert max(faults) < 2500
+
+
+def test_a_run_leaves_the_process_as_it_was(tmp_path: Path) -> None:
+    """Threads, cuDNN's search, random numbers, warnings, matplotlib: a library must not change its user's settings."""
+    import logging
+    import warnings
+
+    import matplotlib as mpl
+
+    import osp
+
+    torch.manual_seed(5)
+    filters = list(warnings.filters)
+    before = (
+        torch.get_num_threads(),
+        torch.backends.cudnn.benchmark,
+        torch.get_rng_state().tolist(),
+        logging.getLogger("lightning_fabric").level,
+        mpl.get_backend(auto_select=False),
+    )
+    osp.train(small(threads=1), tmp_path / "run", progress=False)
+    after = (
+        torch.get_num_threads(),
+        torch.backends.cudnn.benchmark,
+        torch.get_rng_state().tolist(),
+        logging.getLogger("lightning_fabric").level,
+        mpl.get_backend(auto_select=False),
+    )
+    assert after == before
+    assert list(warnings.filters) == filters
+
+
+def test_a_fault_in_drawing_costs_the_picture_and_not_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import osp
+    import osp.report.picture as picture
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no fonts")
+
+    monkeypatch.setattr(picture, "draw_result", broken)
+    with pytest.warns(UserWarning, match="could not be drawn: RuntimeError: no fonts"):
+        run = osp.train(small(), tmp_path / "run", progress=False)
+    assert (run.path / "result.json").exists()
+    assert not (run.path / "result.png").exists()

@@ -99,7 +99,7 @@ def resume_run(loop: Loop) -> None:
 
 def _take_up(loop: Loop, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
     done = meta["done"]
-    if not isinstance(done, int) or not 0 <= done <= loop.timetable.total:
+    if type(done) is not int or not 0 <= done <= loop.timetable.total:
         raise UserError(f"The checkpoint in {loop.folder.checkpoints} stands at step {done} of {loop.timetable.total}.")
     load_state(loop.method, unprefixed("method", tensors), loop.folder.last)
     loop.at.done, loop.at.images_seen, loop.at.seconds = done, meta["images_seen"], meta["seconds"]
