@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[1]
 def layers() -> list[list[str]]:
     """From the top (doors) to the bottom."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
-    return [re.split(r"\s*[|:]\s*", layer) for layer in contracts[0]["layers"]]
+    rows = [re.split(r"\s*[|:]\s*", layer) for layer in contracts[0]["layers"]]
+    return [row for row in rows if "errors" not in row]  # every room calls those
 
 
 def calls(rooms: set[str]) -> set[tuple[str, str]]:
