@@ -36,9 +36,8 @@ IDENTITY = (
     "precision",
     "image_size",
     "seed",
-    "views",
 )
-"""Fields that affect the result. Folders, device, threads, layout, intervals and the words `preset` and `scale` do not:
+"""Fields that affect the result; the views follow from the method and its options. Folders, device, threads, layout, intervals and the words `preset` and `scale` do not:
 they say where and how it runs, or have become numbers."""
 
 FREE = ("device", "threads", "data_dir", "ood_dir", "tensorboard")
@@ -81,7 +80,6 @@ class Plan(BaseModel):
     log_every: int = Field(ge=1)
     bn_momentum: float = Field(gt=0, le=1)
     seed: int = Field(ge=0)
-    views: tuple[str, ...] = ()
 
     device: str = "auto"
     precision: Precision = "32-true"
