@@ -88,7 +88,9 @@ def compute(
         places = {view: (store.rows(), store.places) for view, store in stores.items()}
     except OSError as error:
         reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
-        raise UserError(f"Features cannot be kept in {folder}: {reason}. Set OSP_CACHE to a folder with room.") from None
+        raise UserError(
+            f"Features cannot be kept in {folder}: {reason}. Set OSP_CACHE to a folder with room."
+        ) from None
     kept = [i for i, key in enumerate(keys) if key is not None and i not in reasons]
     known = [keys[i] or b"" for i in kept]
     return Features(
@@ -158,9 +160,7 @@ class _Store:
         return np.memmap(self.path, self.record, mode="r", shape=(self._read,))["features"]
 
 
-def _keys(
-    book: Path, paths: Sequence[str], progress: Progress | None
-) -> tuple[list[bytes | None], dict[int, str]]:
+def _keys(book: Path, paths: Sequence[str], progress: Progress | None) -> tuple[list[bytes | None], dict[int, str]]:
     """The content key of each file, remembered by path, size and times, and the reasons why some have none."""
     known: dict[str, tuple[list[int], str]] = {}
     with contextlib.suppress(FileNotFoundError), open(book, encoding="ascii", errors="replace") as file:
