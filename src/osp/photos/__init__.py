@@ -1,1 +1,1 @@
-"""Somebody's own photographs: features of a pretrained network, an answer within seconds, doubts, duplicates, sorting."""
+"""Somebody's own photographs: features, an answer within seconds, doubts, duplicates, sorting."""

@@ -174,13 +174,12 @@ def _keys(book: Path, paths: Sequence[str], progress: Progress | None) -> tuple[
     new: list[str] = []
 
     def note() -> None:
-        with cache.locked(book.with_suffix(".lock")), open(book, "a+b") as file:
-            file.seek(0, os.SEEK_END)
-            if file.tell():
-                file.seek(-1, os.SEEK_END)
-                if file.read(1) != b"\n":
-                    file.write(b"\n")
-            file.write("".join(new).encode("ascii"))
+        with cache.locked(book.with_suffix(".lock")), open(book, "a+b") as end:
+            if end.seek(0, os.SEEK_END):
+                end.seek(-1, os.SEEK_END)
+                if end.read(1) != b"\n":
+                    end.write(b"\n")
+            end.write("".join(new).encode("ascii"))
         new.clear()
 
     try:
@@ -190,8 +189,8 @@ def _keys(book: Path, paths: Sequence[str], progress: Progress | None) -> tuple[
                 if path in known and known[path][0] == status:
                     keys.append(bytes.fromhex(known[path][1]))
                     continue
-                with open(path, "rb") as file:
-                    key = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=_KEY)).digest()
+                with open(path, "rb") as image:
+                    key = hashlib.file_digest(image, lambda: hashlib.blake2b(digest_size=_KEY)).digest()
             except OSError as error:
                 keys.append(None)
                 reasons[position] = error.strerror or str(error)

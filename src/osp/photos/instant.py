@@ -217,7 +217,8 @@ def nearest(rows: np.ndarray, references: np.ndarray, count: int) -> np.ndarray:
 
 def distance(rows: np.ndarray, labeled: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """The OOD score before averaging over neighbours: one minus the similarity to the most similar class."""
-    return 1 - _similarities(rows @ labeled.T, labeled, labels).max(axis=1)
+    scores: np.ndarray = 1 - _similarities(rows @ labeled.T, labeled, labels).max(axis=1)
+    return scores
 
 
 def _similarities(cosines: np.ndarray, labeled: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -245,7 +246,8 @@ def _mean_of(references: np.ndarray, near: np.ndarray) -> np.ndarray:
     total = np.zeros((len(near), references.shape[1]), np.float32)
     for column in near.T:
         total += references[column]
-    return total / near.shape[1]
+    mean: np.ndarray = total / near.shape[1]
+    return mean
 
 
 def _held_out_scores(
@@ -305,7 +307,7 @@ def _choose(
     """Strength and smoothing with the least held-out log loss (each at its best temperature), and those logits."""
     inputs = {0.0: rows} if around is None else {0.5: (rows + around) / 2, 0.0: rows}
     held = folds >= 0
-    best = (math.inf, 0.0, 0.0, np.empty(0))
+    best: tuple[float, float, float, np.ndarray] = (math.inf, 0.0, 0.0, rows)
     for strength in STRENGTHS:
         logits = {smoothing: np.zeros((len(rows), classes)) for smoothing in inputs}
         for fold in range(int(folds.max()) + 1):
@@ -423,11 +425,11 @@ def _mean(pile: np.ndarray, labeled: np.ndarray, labels: np.ndarray, counts: np.
     """Of labels and pile; without a pile, of the classes' means, so that a large class does not hide the others."""
     if not len(pile):
         means = [np.asarray(labeled[labels == c], np.float64).mean(axis=0) for c in range(len(counts))]
-        return np.mean(means, axis=0).astype(np.float32)
+        return np.asarray(np.mean(means, axis=0), np.float32)
     total = np.asarray(labeled, np.float64).sum(axis=0)
     for start in range(0, len(pile), _CHUNK):
         total += np.asarray(pile[start : start + _CHUNK], np.float64).sum(axis=0)
-    return (total / (len(labeled) + len(pile))).astype(np.float32)
+    return np.asarray(total / (len(labeled) + len(pile)), np.float32)
 
 
 def _check(labeled: np.ndarray, labels: np.ndarray, pile: np.ndarray, class_names: Sequence[str]) -> np.ndarray:
