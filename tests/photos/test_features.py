@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from small_backbone import small_backbone, write_photo
 
 from osp.data.augment import Augmenter
 from osp.data.decode import decode
 from osp.nets.pretrained import Backbone
 from osp.photos.features import VIEWS, Features, compute, make_view
-from small_backbone import small_backbone, write_photo
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,8 @@ def photos(folder: Path, count: int) -> list[Path]:
 
 def expected(path: Path) -> np.ndarray:
     tiles = decode(str(path), 32).reshape(3, 4, 8, 4, 8).mean(axis=(2, 4)) / 255
-    return tiles.reshape(-1)
+    flat: np.ndarray = tiles.reshape(-1)
+    return flat
 
 
 def stored_rows(tmp_path: Path) -> Path:

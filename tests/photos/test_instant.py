@@ -60,10 +60,10 @@ def test_never_worse_than_logistic_regression_beyond_chance_and_better_at_foreig
         baseline = LogisticRegression(max_iter=1000).fit(rows, targets)
         theirs.append((baseline.predict(test[known]) == truth[known]).mean())
         score = instant.ood_score(test)
-        scores.append(detection(score[known], score[~known])["auroc"])
+        scores.append(detection(score[known], score[~known])["auroc"] or 0.0)
         unit, anchors = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (test, rows))
         plain = 1 - (unit @ anchors.T).max(axis=1)
-        simple.append(detection(plain[known], plain[~known])["auroc"])
+        simple.append(detection(plain[known], plain[~known])["auroc"] or 0.0)
     assert np.mean(ours) > np.mean(theirs) - 0.02
     assert np.mean(scores) > np.mean(simple) + 2
 
@@ -190,7 +190,8 @@ def test_the_score_is_its_formula_by_a_slow_loop() -> None:
     assert instant.neighbors == 6
 
     def unit(x: np.ndarray) -> np.ndarray:
-        return x / np.linalg.norm(x)
+        row: np.ndarray = x / np.linalg.norm(x)
+        return row
 
     mean = np.concatenate([rows, pile]).astype(np.float64).mean(axis=0)
     z = [unit(x - mean) for x in rows.astype(np.float64)]

@@ -217,23 +217,23 @@ def nearest(rows: np.ndarray, references: np.ndarray, count: int) -> np.ndarray:
 
 def distance(rows: np.ndarray, labeled: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """The OOD score before averaging over neighbours: one minus the similarity to the most similar class."""
-    scores: np.ndarray = 1 - _similarities(rows @ labeled.T, labeled, labels).max(axis=1)
+    scores: np.ndarray = 1 - similarities(rows @ labeled.T, labeled, labels).max(axis=1)
     return scores
 
 
-def _similarities(cosines: np.ndarray, labeled: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def similarities(cosines: np.ndarray, labeled: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """To each class, from the cosines to each labelled image."""
     members = [labels == c for c in range(int(labels.max()) + 1)]
-    return np.stack([_similarity(cosines[:, chosen], labeled[chosen]) for chosen in members], axis=1)
+    return np.stack([similarity(cosines[:, chosen], labeled[chosen]) for chosen in members], axis=1)
 
 
-def _similarity(cosines: np.ndarray, members: np.ndarray) -> np.ndarray:
+def similarity(cosines: np.ndarray, members: np.ndarray) -> np.ndarray:
     """(cosine with the members' mean + mean of the largest cosines with members) / 2."""
     with_mean = cosines.sum(axis=1) / max(float(np.linalg.norm(members.sum(axis=0))), 1e-12)
     count = min(NEAREST_LABELS, len(members))
     largest = np.partition(cosines, len(members) - count, axis=1)[:, len(members) - count :]
-    similarity: np.ndarray = (with_mean + largest.mean(axis=1)) / 2
-    return similarity
+    average: np.ndarray = (with_mean + largest.mean(axis=1)) / 2
+    return average
 
 
 def _averaged(own: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -260,12 +260,12 @@ def _held_out_scores(
 ) -> np.ndarray:
     """Scores of labelled images, each as if it were not labelled, for its neighbours' scores too."""
     of_labeled, of_references = rows @ rows.T, references @ rows.T
-    to_labeled, to_references = (_similarities(cosines, rows, labels) for cosines in (of_labeled, of_references))
+    to_labeled, to_references = (similarities(cosines, rows, labels) for cosines in (of_labeled, of_references))
     scores = np.empty(len(which), np.float32)
     for place, i in enumerate(which):
         others = np.flatnonzero((labels == labels[i]) & (np.arange(len(labels)) != i))
         mine = to_labeled[i].copy()
-        mine[labels[i]] = _similarity(of_labeled[i : i + 1, others], rows[others])[0]
+        mine[labels[i]] = similarity(of_labeled[i : i + 1, others], rows[others])[0]
         own = 1 - mine.max()
         if not near.shape[1]:
             scores[place] = own
@@ -273,7 +273,7 @@ def _held_out_scores(
         ring = near[i]
         involved, back = np.unique(np.concatenate([ring, near_of_references[ring].ravel()]), return_inverse=True)
         around = to_references[involved]
-        around[:, labels[i]] = _similarity(of_references[np.ix_(involved, others)], rows[others])
+        around[:, labels[i]] = similarity(of_references[np.ix_(involved, others)], rows[others])
         plain = (1 - around.max(axis=1))[back]
         of_ring = _averaged(plain[: len(ring)], plain[len(ring) :].reshape(len(ring), -1))
         scores[place] = _averaged(np.array([own]), of_ring[None])[0]
