@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from osp.errors import UserError
-from osp.photos import sorting
 from osp.photos.sorting import JOURNAL, TABLE, Action, Decision, defused, sort_pile, undo
 
 ODD_NAMES = [
@@ -68,12 +67,9 @@ def test_every_file_goes_to_its_place_and_undo_puts_it_back(tmp_path: Path, acti
     assert sum(result.counts.values()) == len(decisions)
     for decision in decisions:
         name = Path(decision.file).name
-        (found,) = [
-            path
-            for path in (out / place_of(decision)).iterdir()
-            if path.is_file() and path.read_bytes() == before.get(os.path.relpath(decision.file, pile))
-        ] or [None]
-        assert found is not None
+        content = before[os.path.relpath(decision.file, pile)]
+        placed = [path for path in (out / place_of(decision)).iterdir() if path.is_file()]
+        (found,) = [path for path in placed if path.read_bytes() == content]
         assert found.name in (name, "a b (2).jpg")
         assert found.is_symlink() == (action == "link")
     assert tree(pile) == ({} if action == "move" else before)
@@ -129,7 +125,8 @@ def test_a_taken_name_is_never_overwritten(tmp_path: Path, monkeypatch: pytest.M
     """Somebody makes a file of the same name between the look and the move."""
     decisions = make_pile(tmp_path / "pile", ["x.jpg"])
     before = tree(tmp_path / "pile")
-    real, calls = os.link, []
+    real = os.link
+    calls: list[Path] = []
 
     def link(source: str, target: Path, **options: bool) -> None:
         if not calls:
@@ -202,12 +199,12 @@ def test_killed_before_any_operation_nothing_is_lost_and_undo_is_whole(
     tmp_path: Path, action: Action, links: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sorting is killed at each operation in turn; then undo is killed at each operation, until it comes through."""
-    real = sorting.os.link
+    real = os.link
 
     def no_link(*_: object, **__: object) -> None:
         raise OSError(18, "Invalid cross-device link")
 
-    monkeypatch.setattr(sorting.os, "link", real if links else no_link)
+    monkeypatch.setattr(os, "link", real if links else no_link)
     number, kills = 0, 0
     while True:
         pile, out = tmp_path / f"pile{number}", tmp_path / f"out{number}"

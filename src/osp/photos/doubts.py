@@ -66,9 +66,9 @@ class WorthLabeling:
 def next_to_label(instant: Instant, pile: np.ndarray, count: int, accept: float = 0.95) -> list[WorthLabeling]:
     """The images of the pile (raw features) most worth labelling: doubtful, and unlike each other.
 
-    Doubt is the larger of two: between two classes, 1 - (p1 - p2) for images that belong; whether it belongs at all,
-    1 - |s - t| / spread of s, at the threshold t of the OOD score s. Images are taken greedily by doubt times the
-    distance (1 - cosine) to the nearest one taken so far, so that twins and bursts are asked for once.
+    There are two doubts, asked for in turn: between two classes, 1 - (p1 - p2) for images that belong; and whether an
+    image belongs at all, 1 - |s - t| / spread of s, at the threshold t of the OOD score s. Images are taken greedily by
+    doubt times the distance (1 - cosine) to the nearest one taken so far, so that twins and bursts are asked for once.
     """
     if not len(pile) or count < 1:
         return []
@@ -79,23 +79,24 @@ def next_to_label(instant: Instant, pile: np.ndarray, count: int, accept: float 
     between = np.where(scores <= limit, 1 - (top[:, 0] - top[:, 1]), 0.0)
     spread = max(float(scores.std()), 1e-6)
     border = np.clip(1 - np.abs(scores - limit) / spread, 0.0, 1.0) if np.isfinite(limit) else np.zeros(len(pile))
-    doubt = np.maximum(between, border)
-    candidates = np.argsort(-doubt, kind="stable")[: max(20 * count, 1000)]
+    most = max(10 * count, 500)
+    candidates = np.unique(np.concatenate([np.argsort(-doubt, kind="stable")[:most] for doubt in (between, border)]))
     rows = instant.center(pile[candidates])
     apart = np.ones(len(candidates))
     chosen: list[WorthLabeling] = []
-    for _ in range(min(count, len(candidates))):
-        value = doubt[candidates] * apart
-        best = int(value.argmax())
-        if value[best] <= 1e-6 and chosen:
+    while len(chosen) < min(count, len(candidates)):
+        values = [doubt[candidates] * apart for doubt in (between, border)]
+        kind = len(chosen) % 2 if min(value.max() for value in values) > 1e-6 else int(values[1].max() > 1e-6)
+        best = int(values[kind].argmax())
+        if values[kind][best] <= 1e-6:
             break
         i = int(candidates[best])
         first, second = (instant.class_names[c] for c in order[i, :2])
-        if between[i] >= border[i]:
+        if kind == 0:
             reason = f"{first} or {second}? ({top[i, 0]:.0%} and {top[i, 1]:.0%})"
         else:
             reason = f"{first} or none of the classes? (OOD score {scores[i]:.2f}, threshold {limit:.2f})"
-        chosen.append(WorthLabeling(i, reason, float(doubt[i])))
+        chosen.append(WorthLabeling(i, reason, float((between, border)[kind][i])))
         apart = np.minimum(apart, np.clip(1 - rows @ rows[best], 0.0, 1.0))
         apart[best] = 0.0
     return chosen

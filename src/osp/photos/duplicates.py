@@ -1,24 +1,21 @@
 """Images that are there twice: exactly (the same bytes) or nearly (resized, saved again, slightly edited).
 
-Two images are near duplicates where their features have a cosine of at least `COSINE` and their difference hashes
-differ in at most `BITS` of 64. The first is cheap and finds candidates; only those are decoded for the second, which
-tells the same picture from another one of the same thing.
+Two images are near duplicates where their difference hashes differ in at most `BITS` of 64 and their features have a
+cosine of at least `COSINE`. On twelve scene photographs, saving at JPEG quality 30 and halving the size changes up to 4
+bits and leaves a cosine of 0.67; hashes alone confuse plain scenes (sea and sky), which the features tell apart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
-from PIL import Image
 
-from osp.data.decode import Unreadable, decode
 from osp.photos.features import Features
 
-COSINE = 0.9
 BITS = 8
+COSINE = 0.6
 _CHUNK = 1024
 
 
@@ -60,7 +57,7 @@ class Duplicates:
 
 def find_duplicates(labeled: Features, pile: Features) -> Duplicates:
     """Exact and near duplicates among labelled images and pile."""
-    files, keys = [*labeled.files, *pile.files], [*labeled.keys, *pile.keys]
+    keys = [*labeled.keys, *pile.keys]
     first: dict[str, int] = {}
     parent = [first.setdefault(key, i) for i, key in enumerate(keys)]
 
@@ -72,20 +69,12 @@ def find_duplicates(labeled: Features, pile: Features) -> Duplicates:
     unique = np.array(sorted(first.values()), dtype=np.int64)
     features = np.concatenate([labeled.rows(), pile.rows()])[unique]
 
-    @lru_cache(maxsize=100_000)
-    def hashed(i: int) -> int | None:
-        try:
-            return difference_hash(decode(files[i], 64))
-        except Unreadable:  # gone since
-            return None
-
-    for one, other in _similar(features):
-        i, j = int(unique[one]), int(unique[other])
-        a, b = hashed(i), hashed(j)
-        if a is not None and b is not None and (a ^ b).bit_count() <= BITS:
-            parent[max(root(i), root(j))] = min(root(i), root(j))
+    hashes = np.concatenate([labeled.hashes(), pile.hashes()])[unique]
+    for one, other in _similar(features, hashes):
+        i, j = root(int(unique[one])), root(int(unique[other]))
+        parent[max(i, j)] = min(i, j)
     groups: dict[int, list[int]] = {}
-    for i in range(len(files)):
+    for i in range(len(keys)):
         groups.setdefault(root(i), []).append(i)
     count = len(labeled)
     return Duplicates(
@@ -101,29 +90,14 @@ def find_duplicates(labeled: Features, pile: Features) -> Duplicates:
     )
 
 
-def _similar(features: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Pairs of rows with a large cosine, a block of rows at a time."""
-
-    def unit(start: int) -> np.ndarray:
-        rows = features[start : start + _CHUNK].astype(np.float32)
-        rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-        return rows
-
-    for left in range(0, len(features), _CHUNK):
-        rows = unit(left)
-        for right in range(left, len(features), _CHUNK):
-            for one, other in np.argwhere(rows @ unit(right).T >= COSINE):
-                if left + one < right + other:
-                    yield left + int(one), right + int(other)
-
-
-def difference_hash(image: np.ndarray) -> int:
-    """64 bits: whether each of 8x8 places is brighter than its right neighbour (dHash, N. Krawetz 2013).
-
-    >>> bin(difference_hash(np.tile(np.arange(63, -1, -1, dtype=np.uint8) * 4, (3, 64, 1)))).count("1")
-    64
-    """
-    grey = Image.fromarray(np.ascontiguousarray(image.transpose(1, 2, 0))).convert("L")
-    small = np.asarray(grey.resize((9, 8), Image.Resampling.BOX), dtype=np.int16)
-    bits = (small[:, :-1] > small[:, 1:]).ravel()
-    return int("".join("1" if bit else "0" for bit in bits), 2)
+def _similar(features: np.ndarray, hashes: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Pairs of rows with close hashes and a large cosine, a block of rows at a time."""
+    bits = np.unpackbits(hashes.astype(">u8").view(np.uint8).reshape(-1, 8), axis=1).astype(np.float32) * 2 - 1
+    for left in range(0, len(bits), _CHUNK):
+        for right in range(left, len(bits), _CHUNK):
+            agree = bits[left : left + _CHUNK] @ bits[right : right + _CHUNK].T  # 64 - 2 x differing bits
+            pairs = np.argwhere(agree >= 64 - 2 * BITS) + np.array([left, right])
+            for one, other in pairs[pairs[:, 0] < pairs[:, 1]]:
+                a, b = features[one].astype(np.float32), features[other].astype(np.float32)
+                if a @ b >= COSINE * np.linalg.norm(a) * np.linalg.norm(b):
+                    yield int(one), int(other)

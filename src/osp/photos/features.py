@@ -1,9 +1,10 @@
 """Frozen features of image files, computed once and kept by content.
 
-A store is a folder in the cache with one file per view. A file is a row of records (key, checksum, features as float16)
-and only ever grows at its end, so a process that is killed loses at most the images it was busy with: a record cut
-short is cut off by the next writer, one whose checksum is wrong is passed over. The key is a hash of the image file's
-bytes: a changed file is computed anew, an added one added, a renamed or doubled one costs nothing.
+A store is a folder in the cache with one file per view. A file is a row of records (key, difference hash of the pixels,
+features as float16, checksum) and only ever grows at its end, so a process that is killed loses at most the images it
+was busy with: a record cut short is cut off by the next writer, one whose checksum is wrong is passed over. The key is
+a hash of the image file's bytes: a changed file is computed anew, an added one added, a renamed or doubled one costs
+nothing.
 
 Views: `plain`, `flip` (mirrored), and two draws each of `weak` and `strong` (`osp.data.augment`) that depend on the
 file's content alone.
@@ -23,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from osp.data import cache
@@ -52,7 +54,7 @@ class Features:
     unreadable: tuple[tuple[str, str], ...]
     """(file, reason) of the others."""
     stored: dict[str, tuple[np.ndarray, np.ndarray]]
-    """By view: memory-mapped float16 rows of the whole store, and the row of each file."""
+    """By view: memory-mapped records of the whole store, and the row of each file."""
 
     def __len__(self) -> int:
         return len(self.files)
@@ -61,8 +63,13 @@ class Features:
         """float16 features of some files (all by default), read from the disk now."""
         if view not in self.stored:
             raise ValueError(f"view={view!r} was not computed.{suggest(view, self.stored)}")
-        rows, places = self.stored[view]
-        return np.ascontiguousarray(rows[places if which is None else places[which]])
+        records, places = self.stored[view]
+        return np.ascontiguousarray(records["features"][places if which is None else places[which]])
+
+    def hashes(self) -> np.ndarray:
+        """uint64: the difference hash of each (plain) image."""
+        records, places = self.stored["plain"]
+        return np.ascontiguousarray(records["hash"][places])
 
 
 def compute(
@@ -114,7 +121,7 @@ class _Store:
 
     def __init__(self, path: Path, dim: int) -> None:
         self.path = path
-        self.record = np.dtype([("key", "u1", _KEY), ("check", "<u4"), ("features", "<f2", dim)])
+        self.record = np.dtype([("key", "u1", _KEY), ("hash", "<u8"), ("features", "<f2", dim), ("check", "<u4")])
         self.places: dict[bytes, int] = {}
         self._read = 0
         self.read()
@@ -123,9 +130,8 @@ class _Store:
         """Take note of the records written since the last look, by this process or another."""
         for start, records in self._new_records():
             for i, record in enumerate(records):
-                key = record["key"].tobytes()
-                if record["check"] == zlib.crc32(record["features"].tobytes(), zlib.crc32(key)):
-                    self.places[key] = start + i
+                if record["check"] == _checksum(record):
+                    self.places[record["key"].tobytes()] = start + i
             self._read = start + len(records)
 
     def _new_records(self, chunk: int = 1024) -> Iterator[tuple[int, np.ndarray]]:
@@ -140,13 +146,14 @@ class _Store:
                 yield start, np.frombuffer(content, self.record, count=whole)
                 start += whole
 
-    def append(self, keys: Sequence[bytes], features: np.ndarray) -> None:
+    def append(self, keys: Sequence[bytes], hashes: Sequence[int], features: np.ndarray) -> None:
         """Add records at the end."""
         records = np.zeros(len(keys), self.record)
         records["features"] = features
+        records["hash"] = hashes
         for record, key in zip(records, keys, strict=True):
             record["key"] = np.frombuffer(key, np.uint8)
-            record["check"] = zlib.crc32(record["features"].tobytes(), zlib.crc32(key))
+            record["check"] = _checksum(record)
         with cache.locked(self.path.with_suffix(".lock")), open(self.path, "ab") as file:
             file.truncate(file.tell() // self.record.itemsize * self.record.itemsize)  # what a killed process left
             file.seek(0, os.SEEK_END)
@@ -154,10 +161,14 @@ class _Store:
         self.read()
 
     def rows(self) -> np.ndarray:
-        """All rows written so far, memory-mapped."""
+        """All records written so far, memory-mapped."""
         if not self._read:
-            return np.empty((0, *self.record["features"].shape), np.float16)
-        return np.memmap(self.path, self.record, mode="r", shape=(self._read,))["features"]
+            return np.empty(0, self.record)
+        return np.memmap(self.path, self.record, mode="r", shape=(self._read,))
+
+
+def _checksum(record: np.void) -> int:
+    return zlib.crc32(record.tobytes()[:-4])
 
 
 def _keys(book: Path, paths: Sequence[str], progress: Progress | None) -> tuple[list[bytes | None], dict[int, str]]:
@@ -250,7 +261,8 @@ def _fill(
             if lacking:
                 names = [chunk[row] for row in lacking]
                 made = make_view(pixels[lacking], names, view, augmenter)
-                store.append(names, backbone.features(made).numpy())
+                hashes = [difference_hash(image) for image in made.numpy()] if view == "plain" else [0] * len(names)
+                store.append(names, hashes, backbone.features(made).numpy())
         if progress:
             progress(done, len(todo), text)
     for i, known in enumerate(keys):
@@ -263,6 +275,18 @@ def _status_or_none(path: str) -> list[int] | None:
         return _status(path)
     except OSError:
         return None
+
+
+def difference_hash(image: np.ndarray) -> int:
+    """64 bits: whether each of 8x8 places is brighter than its right neighbour (dHash, N. Krawetz 2013).
+
+    >>> falling = np.tile(np.arange(63, -1, -1, dtype=np.uint8) * 4, (3, 64, 1))
+    >>> difference_hash(falling).bit_count(), difference_hash(falling[:, :, ::-1]).bit_count()
+    (64, 0)
+    """
+    grey = Image.fromarray(np.ascontiguousarray(image.transpose(1, 2, 0))).convert("L")
+    small = np.asarray(grey.resize((9, 8), Image.Resampling.BOX), dtype=np.int16)
+    return int.from_bytes(np.packbits(small[:, :-1] > small[:, 1:]).tobytes(), "big")
 
 
 def make_view(images: Tensor, keys: Sequence[bytes], view: str, augmenter: Augmenter) -> Tensor:
