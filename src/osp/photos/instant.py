@@ -31,7 +31,7 @@ USUAL_STRENGTH, USUAL_TEMPERATURE = 5.0, 0.3
 NEIGHBORS = 20
 NEAREST_LABELS = 5
 REFERENCES = 4096
-"""Images of the pile kept for neighbours: bounds time and the size of a saved model (10 MB at 1280 features)."""
+"""Images of the pile kept for neighbours: bounds time and the size of a saved model (21 MB at 1280 features)."""
 FOLDS = 5
 HELD_OUT_SCORES = 500
 """At most so many labelled images are scored as if they had no label."""

@@ -28,9 +28,8 @@ from osp.photos.sorting import Decision
 
 ARRAYS, FACTS = "photos.safetensors", "photos.json"
 FORMAT = 1
-_HALF = ("labeled", "references")
-"""Rows of features: half precision is what they were computed from."""
-_FULL = ("mean", "weight", "bias", "labels", "reference_scores", "id_scores", "id_weights")
+_SCORING = ("labeled", "labels", "references", "reference_scores", "id_scores", "id_weights")
+_ARRAYS = ("mean", "weight", "bias", *_SCORING)
 _NUMBERS = ("strength", "temperature", "neighbors", "smoothing")
 
 
@@ -80,9 +79,7 @@ class PhotoModel:
     def save(self, folder: Path | str) -> None:
         """Write the model; the facts come last, so that a folder with them is whole."""
         folder = Path(folder)
-        arrays = {name: np.ascontiguousarray(getattr(self.instant, name)) for name in (*_FULL, *_HALF)}
-        arrays |= {name: arrays[name].astype(np.float16) for name in _HALF}
-        content = save_arrays(arrays)
+        content = save_arrays({name: np.ascontiguousarray(getattr(self.instant, name)) for name in _ARRAYS})
         limit = self.instant.fallback_threshold
         facts: dict[str, Any] = {
             "format": FORMAT,
@@ -133,7 +130,7 @@ def load_model(folder: Path | str, backbone: Backbone | None = None) -> PhotoMod
 
 def _instant(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Instant:
     """The fitted answer, with shapes that fit together."""
-    values = {name: arrays[name] for name in _FULL} | {name: arrays[name].astype(np.float32) for name in _HALF}
+    values = {name: arrays[name] for name in _ARRAYS}
     names = tuple(str(name) for name in facts["class_names"])
     dim, count, references = len(values["mean"]), len(values["labels"]), len(values["references"])
     shapes = {

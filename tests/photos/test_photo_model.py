@@ -94,12 +94,7 @@ def test_a_saved_model_says_the_same(tmp_path: Path) -> None:
     model.save(tmp_path / "run")
     again = load_model(tmp_path / "run", small_backbone())
     files = sorted((tmp_path / "in").glob("pile*.png"))
-    for before, after in zip(model.predict(files), again.predict(files), strict=True):
-        assert before.decision is not None
-        assert after.decision is not None
-        assert after.decision.label == before.decision.label
-        assert after.decision.probability == pytest.approx(before.decision.probability, abs=0.01)
-        assert after.decision.ood_score == pytest.approx(before.decision.ood_score, abs=0.005)
+    assert list(again.predict(files)) == list(model.predict(files))
     assert again.instant.estimate == model.instant.estimate
     assert again.instant.threshold() == pytest.approx(model.instant.threshold())
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [FACTS, ARRAYS]
