@@ -1,12 +1,14 @@
 """Images that are there twice: exactly (the same bytes) or nearly (resized, saved again, slightly edited).
 
-Two images are near duplicates where their difference hashes differ in at most `BITS` of 64 and their features have a
-cosine of at least `COSINE`. On twelve scene photographs, saving at JPEG quality 30 and halving the size changes up to 4
-bits and leaves a cosine of 0.67; hashes alone confuse plain scenes (sea and sky), which the features tell apart.
+Two images are near duplicates where the differences between neighbouring pixels of their thumbnails (17x17, grey) have
+a correlation of at least `ALIKE`: a difference hash that keeps the sizes of the differences. A hash of their signs
+alone takes one sea under one sky for another, and features of the backbone change more when an image is saved again at
+a low quality than between two images of the same kind.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,8 +16,7 @@ import numpy as np
 
 from osp.photos.features import Features
 
-BITS = 8
-COSINE = 0.6
+ALIKE = 0.9
 _CHUNK = 1024
 
 
@@ -67,10 +68,8 @@ def find_duplicates(labeled: Features, pile: Features) -> Duplicates:
         return i
 
     unique = np.array(sorted(first.values()), dtype=np.int64)
-    features = np.concatenate([labeled.rows(), pile.rows()])[unique]
-
-    hashes = np.concatenate([labeled.hashes(), pile.hashes()])[unique]
-    for one, other in _similar(features, hashes):
+    thumbnails = np.concatenate([labeled.thumbnails(), pile.thumbnails()])[unique]
+    for one, other in _similar(differences(thumbnails)):
         i, j = root(int(unique[one])), root(int(unique[other]))
         parent[max(i, j)] = min(i, j)
     groups: dict[int, list[int]] = {}
@@ -90,14 +89,21 @@ def find_duplicates(labeled: Features, pile: Features) -> Duplicates:
     )
 
 
-def _similar(features: np.ndarray, hashes: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Pairs of rows with close hashes and a large cosine, a block of rows at a time."""
-    bits = np.unpackbits(hashes.astype(">u8").view(np.uint8).reshape(-1, 8), axis=1).astype(np.float32) * 2 - 1
-    for left in range(0, len(bits), _CHUNK):
-        for right in range(left, len(bits), _CHUNK):
-            agree = bits[left : left + _CHUNK] @ bits[right : right + _CHUNK].T  # 64 - 2 x differing bits
-            pairs = np.argwhere(agree >= 64 - 2 * BITS) + np.array([left, right])
-            for one, other in pairs[pairs[:, 0] < pairs[:, 1]]:
-                a, b = features[one].astype(np.float32), features[other].astype(np.float32)
-                if a @ b >= COSINE * np.linalg.norm(a) * np.linalg.norm(b):
+def differences(thumbnails: np.ndarray) -> np.ndarray:
+    """Differences to the right and lower neighbours, one row of length one per image; zero for a plain surface."""
+    grey = thumbnails.astype(np.float32)
+    corner = grey[:, :-1, :-1]
+    pair = np.stack([grey[:, :-1, 1:] - corner, grey[:, 1:, :-1] - corner], axis=1)
+    rows = pair.reshape(len(grey), math.prod(pair.shape[1:]))
+    unit: np.ndarray = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return unit
+
+
+def _similar(rows: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Pairs of rows with a large correlation, a block at a time."""
+    for left in range(0, len(rows), _CHUNK):
+        for right in range(left, len(rows), _CHUNK):
+            alike = rows[left : left + _CHUNK] @ rows[right : right + _CHUNK].T >= ALIKE
+            for one, other in np.argwhere(alike) + np.array([left, right]):
+                if one < other:
                     yield int(one), int(other)

@@ -1,10 +1,9 @@
 """Frozen features of image files, computed once and kept by content.
 
-A store is a folder in the cache with one file per view. A file is a row of records (key, difference hash of the pixels,
-features as float16, checksum) and only ever grows at its end, so a process that is killed loses at most the images it
-was busy with: a record cut short is cut off by the next writer, one whose checksum is wrong is passed over. The key is
-a hash of the image file's bytes: a changed file is computed anew, an added one added, a renamed or doubled one costs
-nothing.
+A store is a folder in the cache with one file per view. A file is a row of records (key, thumbnail, features as
+float16, checksum) and only ever grows at its end, so a process that is killed loses at most the images it was busy
+with: a record cut short is cut off by the next writer, one whose checksum is wrong is passed over. The key is a hash of
+the image file's bytes: a changed file is computed anew, an added one added, a renamed or doubled one costs nothing.
 
 Views: `plain`, `flip` (mirrored), and two draws each of `weak` and `strong` (`osp.data.augment`) that depend on the
 file's content alone.
@@ -39,6 +38,9 @@ VIEWS = ("plain", "flip", "weak", "weak2", "strong", "strong2")
 VERSION = 1
 """Raised when the way views are made changes."""
 
+THUMBNAIL = 17
+"""Side of the small grey image that is kept beside the features, for finding duplicates."""
+
 _KEY = 16
 
 
@@ -66,10 +68,10 @@ class Features:
         records, places = self.stored[view]
         return np.ascontiguousarray(records["features"][places if which is None else places[which]])
 
-    def hashes(self) -> np.ndarray:
-        """uint64: the difference hash of each (plain) image."""
+    def thumbnails(self) -> np.ndarray:
+        """uint8: each (plain) image in grey, very small."""
         records, places = self.stored["plain"]
-        return np.ascontiguousarray(records["hash"][places])
+        return np.ascontiguousarray(records["thumbnail"][places])
 
 
 def compute(
@@ -121,7 +123,14 @@ class _Store:
 
     def __init__(self, path: Path, dim: int) -> None:
         self.path = path
-        self.record = np.dtype([("key", "u1", _KEY), ("hash", "<u8"), ("features", "<f2", dim), ("check", "<u4")])
+        self.record = np.dtype(
+            [
+                ("key", "u1", _KEY),
+                ("thumbnail", "u1", (THUMBNAIL, THUMBNAIL)),
+                ("features", "<f2", dim),
+                ("check", "<u4"),
+            ]
+        )
         self.places: dict[bytes, int] = {}
         self._read = 0
         self.read()
@@ -146,11 +155,11 @@ class _Store:
                 yield start, np.frombuffer(content, self.record, count=whole)
                 start += whole
 
-    def append(self, keys: Sequence[bytes], hashes: Sequence[int], features: np.ndarray) -> None:
+    def append(self, keys: Sequence[bytes], thumbnails: np.ndarray, features: np.ndarray) -> None:
         """Add records at the end."""
         records = np.zeros(len(keys), self.record)
         records["features"] = features
-        records["hash"] = hashes
+        records["thumbnail"] = thumbnails
         for record, key in zip(records, keys, strict=True):
             record["key"] = np.frombuffer(key, np.uint8)
             record["check"] = _checksum(record)
@@ -261,8 +270,8 @@ def _fill(
             if lacking:
                 names = [chunk[row] for row in lacking]
                 made = make_view(pixels[lacking], names, view, augmenter)
-                hashes = [difference_hash(image) for image in made.numpy()] if view == "plain" else [0] * len(names)
-                store.append(names, hashes, backbone.features(made).numpy())
+                small = np.stack([thumbnail(image) for image in made.numpy()])
+                store.append(names, small, backbone.features(made).numpy())
         if progress:
             progress(done, len(todo), text)
     for i, known in enumerate(keys):
@@ -277,16 +286,10 @@ def _status_or_none(path: str) -> list[int] | None:
         return None
 
 
-def difference_hash(image: np.ndarray) -> int:
-    """64 bits: whether each of 8x8 places is brighter than its right neighbour (dHash, N. Krawetz 2013).
-
-    >>> falling = np.tile(np.arange(63, -1, -1, dtype=np.uint8) * 4, (3, 64, 1))
-    >>> difference_hash(falling).bit_count(), difference_hash(falling[:, :, ::-1]).bit_count()
-    (64, 0)
-    """
+def thumbnail(image: np.ndarray) -> np.ndarray:
+    """A uint8 image 3×H×W in grey, each pixel the mean of its part."""
     grey = Image.fromarray(np.ascontiguousarray(image.transpose(1, 2, 0))).convert("L")
-    small = np.asarray(grey.resize((9, 8), Image.Resampling.BOX), dtype=np.int16)
-    return int.from_bytes(np.packbits(small[:, :-1] > small[:, 1:]).tobytes(), "big")
+    return np.asarray(grey.resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX))
 
 
 def make_view(images: Tensor, keys: Sequence[bytes], view: str, augmenter: Augmenter) -> Tensor:
