@@ -1,0 +1,1 @@
+"""Somebody's own photographs: features, an answer within seconds, doubts, duplicates, sorting."""

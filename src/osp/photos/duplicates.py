@@ -1,0 +1,109 @@
+"""Images that are there twice: exactly (the same bytes) or nearly (resized, saved again, slightly edited).
+
+Two images are near duplicates where the differences between neighbouring pixels of their thumbnails (17x17, grey) have
+a correlation of at least `ALIKE`: a difference hash that keeps the sizes of the differences. A hash of their signs
+alone takes one sea under one sky for another, and features of the backbone change more when an image is saved again at
+a low quality than between two images of the same kind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from osp.photos.features import Features
+
+ALIKE = 0.9
+_CHUNK = 1024
+
+
+@dataclass(frozen=True)
+class Twins:
+    """Images that count as one: positions among the labelled images, and in the pile."""
+
+    labeled: tuple[int, ...]
+    pile: tuple[int, ...]
+    exact: bool
+    """All have the same bytes."""
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """All groups of two or more."""
+
+    groups: tuple[Twins, ...]
+
+    @property
+    def in_both(self) -> tuple[Twins, ...]:
+        """Labelled images that also lie in the pile."""
+        return tuple(group for group in self.groups if group.labeled and group.pile)
+
+    @property
+    def within_pile(self) -> tuple[Twins, ...]:
+        """Images that lie in the pile more than once."""
+        return tuple(group for group in self.groups if len(group.pile) > 1)
+
+    def contradictions(self, labels: Sequence[int] | np.ndarray) -> tuple[Twins, ...]:
+        """The same image sorted into different classes."""
+        return tuple(group for group in self.groups if len({int(labels[i]) for i in group.labeled}) > 1)
+
+    def pile_once(self, size: int) -> np.ndarray:
+        """Positions in a pile of this size, each image counted once and those that are labelled not at all."""
+        extra = {i for group in self.groups for i in (group.pile if group.labeled else group.pile[1:])}
+        return np.array([i for i in range(size) if i not in extra], dtype=np.int64)
+
+
+def find_duplicates(labeled: Features, pile: Features) -> Duplicates:
+    """Exact and near duplicates among labelled images and pile."""
+    keys = [*labeled.keys, *pile.keys]
+    first: dict[str, int] = {}
+    parent = [first.setdefault(key, i) for i, key in enumerate(keys)]
+
+    def root(i: int) -> int:
+        while parent[i] != i:
+            parent[i] = i = parent[parent[i]]
+        return i
+
+    unique = np.array(sorted(first.values()), dtype=np.int64)
+    thumbnails = np.concatenate([labeled.thumbnails(), pile.thumbnails()])[unique]
+    for one, other in _similar(differences(thumbnails)):
+        i, j = root(int(unique[one])), root(int(unique[other]))
+        parent[max(i, j)] = min(i, j)
+    groups: dict[int, list[int]] = {}
+    for i in range(len(keys)):
+        groups.setdefault(root(i), []).append(i)
+    count = len(labeled)
+    return Duplicates(
+        tuple(
+            Twins(
+                tuple(i for i in members if i < count),
+                tuple(i - count for i in members if i >= count),
+                len({keys[i] for i in members}) == 1,
+            )
+            for members in groups.values()
+            if len(members) > 1
+        )
+    )
+
+
+def differences(thumbnails: np.ndarray) -> np.ndarray:
+    """Differences to the right and lower neighbours, one row of length one per image; zero for a plain surface."""
+    grey = thumbnails.astype(np.float32)
+    corner = grey[:, :-1, :-1]
+    pair = np.stack([grey[:, :-1, 1:] - corner, grey[:, 1:, :-1] - corner], axis=1)
+    rows = pair.reshape(len(grey), math.prod(pair.shape[1:]))
+    unit: np.ndarray = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return unit
+
+
+def _similar(rows: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Pairs of rows with a large correlation, a block at a time."""
+    for left in range(0, len(rows), _CHUNK):
+        for right in range(left, len(rows), _CHUNK):
+            alike = rows[left : left + _CHUNK] @ rows[right : right + _CHUNK].T >= ALIKE
+            for one, other in np.argwhere(alike) + np.array([left, right]):
+                if one < other:
+                    yield int(one), int(other)

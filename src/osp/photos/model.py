@@ -1,0 +1,163 @@
+"""A predictor for photographs: files in, class, probability, OOD score and in/out back.
+
+A saved model is a folder with `photos.safetensors` (arrays) and `photos.json` (names, numbers): data only, no pickle,
+nothing in it names code that is run. The backbone is named with the checksum of its weights, not stored.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save as save_arrays
+
+from osp.data.cache import write_atomically
+from osp.data.decode_pool import decode_all
+from osp.errors import UserError
+from osp.nets.pretrained import Backbone, efficientnet_lite0
+from osp.photos.features import Progress
+from osp.photos.instant import Estimate, Instant
+from osp.photos.sorting import Decision
+
+ARRAYS, FACTS = "photos.safetensors", "photos.json"
+FORMAT = 1
+_SCORING = ("labeled", "labels", "references", "reference_scores", "id_scores", "id_weights")
+_ARRAYS = ("mean", "weight", "bias", *_SCORING)
+_NUMBERS = ("strength", "temperature", "neighbors", "smoothing")
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What is said of one file; only `file` and `reason` where it could not be read."""
+
+    file: str
+    decision: Decision | None
+    probabilities: tuple[float, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class PhotoModel:
+    """A fitted answer and the backbone whose features it takes."""
+
+    instant: Instant
+    backbone: Backbone
+
+    def predict(
+        self, files: Sequence[str | Path], accept: float = 0.95, progress: Progress | None = None
+    ) -> Iterator[Prediction]:
+        """One prediction per file, in order, a batch at a time; a file that cannot be read does not stop the rest."""
+        paths = [str(file) for file in files]
+        limit = self.instant.threshold(accept)
+        done = 0
+        for images, skipped in decode_all(paths, self.backbone.size):
+            span = range(done, done + len(images) + len(skipped))
+            done = span.stop
+            reasons = dict(skipped)
+            features = self.backbone.features(images).numpy()
+            probabilities, scores = self.instant.predict_proba(features), self.instant.ood_score(features)
+            row = iter(range(len(images)))
+            for position in span:
+                if position in reasons:
+                    yield Prediction(paths[position], None, reason=reasons[position])
+                    continue
+                i = next(row)
+                best = int(probabilities[i].argmax())
+                name, score = self.instant.class_names[best], float(scores[i])
+                decision = Decision(paths[position], name, float(probabilities[i, best]), score, score <= limit)
+                yield Prediction(paths[position], decision, tuple(float(p) for p in probabilities[i]))
+            if progress:
+                progress(done, len(paths), "Predicting")
+
+    def save(self, folder: Path | str) -> None:
+        """Write the model; the facts come last, so that a folder with them is whole."""
+        folder = Path(folder)
+        content = save_arrays({name: np.ascontiguousarray(getattr(self.instant, name)) for name in _ARRAYS})
+        limit = self.instant.fallback_threshold
+        facts: dict[str, Any] = {
+            "format": FORMAT,
+            "class_names": self.instant.class_names,
+            **{name: getattr(self.instant, name) for name in _NUMBERS},
+            "fallback_threshold": limit if math.isfinite(limit) else None,
+            "estimate": asdict(self.instant.estimate) if self.instant.estimate else None,
+            "backbone": {"name": self.backbone.name, "checksum": self.backbone.checksum},
+            "license": self.backbone.license,
+        }
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / FACTS).unlink(missing_ok=True)
+            (folder / ARRAYS).write_bytes(content)
+            write_atomically(folder / FACTS, json.dumps(facts, indent=1))
+        except OSError as error:
+            raise UserError(f"The model cannot be written to {folder}: {error.strerror or error}.") from None
+
+
+def load_model(folder: Path | str, backbone: Backbone | None = None) -> PhotoModel:
+    """Read a saved model; the backbone is loaded by its name unless given."""
+    folder = Path(folder)
+    try:
+        facts = json.loads((folder / FACTS).read_text("utf-8"))
+        content = (folder / ARRAYS).read_bytes()
+    except FileNotFoundError as error:
+        missing = Path(error.filename).name
+        raise UserError(f"{folder} holds no photo model: {missing} is missing. Run the fit again.") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"The model in {folder} cannot be read: {error}.") from None
+    try:
+        if facts["format"] != FORMAT:
+            raise UserError(
+                f"The model in {folder} has format {facts['format']}; this version reads {FORMAT}. Run the fit again."
+            )
+        instant = _instant(facts, load_arrays(content))
+        name, checksum = str(facts["backbone"]["name"]), str(facts["backbone"]["checksum"])
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"The model in {folder} is damaged ({error}). Run the fit again.") from None
+    backbone = backbone or efficientnet_lite0()
+    if (backbone.name, backbone.checksum) != (name, checksum):
+        raise UserError(
+            f"The model in {folder} was fitted on features of {name} ({checksum[:8]}), "
+            f"not of {backbone.name} ({backbone.checksum[:8]})."
+        )
+    return PhotoModel(instant, backbone)
+
+
+def _instant(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Instant:
+    """The fitted answer, with shapes that fit together."""
+    values = {name: arrays[name] for name in _ARRAYS}
+    names = tuple(str(name) for name in facts["class_names"])
+    dim, count, references = len(values["mean"]), len(values["labels"]), len(values["references"])
+    shapes = {
+        "mean": (dim,),
+        "weight": (len(names), dim),
+        "bias": (len(names),),
+        "labels": (count,),
+        "labeled": (count, dim),
+        "references": (references, dim),
+        "reference_scores": (references,),
+        "id_weights": values["id_scores"].shape,
+    }
+    for name, shape in shapes.items():
+        if values[name].shape != shape:
+            raise ValueError(f"{name} is {values[name].shape}, not {shape}")
+    if not count or not 0 <= values["labels"].min() <= values["labels"].max() < len(names):
+        raise ValueError("labels do not fit the classes")
+    if not 0 <= int(facts["neighbors"]) <= references:
+        raise ValueError(f"{facts['neighbors']} neighbours among {references}")
+    limit = facts["fallback_threshold"]
+    return Instant(
+        class_names=names,
+        strength=float(facts["strength"]),
+        temperature=float(facts["temperature"]),
+        neighbors=int(facts["neighbors"]),
+        smoothing=float(facts["smoothing"]),
+        fallback_threshold=math.inf if limit is None else float(limit),
+        estimate=Estimate(**facts["estimate"]) if facts["estimate"] else None,
+        **values,
+    )

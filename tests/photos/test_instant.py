@@ -1,0 +1,267 @@
+"""The instant answer is a good classifier with honest estimates, from one label per class to many unequal ones."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from osp.errors import UserError
+from osp.evaluate.metrics import detection
+from osp.photos.instant import (
+    Instant,
+    calibration_error,
+    center,
+    distance,
+    fit_head,
+    fit_instant,
+    fit_temperature,
+    nearest,
+    softmax,
+    weighted_quantile,
+    wilson,
+)
+
+NAMES = ("a", "b", "c", "d")
+
+
+class World:
+    """Blobs on top of a large common mean, as frozen features have it: four known classes, two foreign."""
+
+    def __init__(self, seed: int, noise: float = 1.0, dim: int = 64) -> None:
+        self.random = np.random.default_rng(seed)
+        self.centers = self.random.normal(size=(6, dim)) + 5
+        self.noise, self.dim = noise, dim
+
+    def draw(self, counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        labels = np.repeat(np.arange(len(counts)), counts)
+        noise = self.random.normal(size=(len(labels), self.dim)) * self.noise
+        return (self.centers[labels] + noise).astype(np.float32), labels
+
+
+def fitted(world: World, labels: list[int], pile: list[int]) -> Instant:
+    rows, targets = world.draw(labels)
+    return fit_instant(rows, targets, world.draw(pile)[0], NAMES[: len(labels)])
+
+
+@pytest.mark.parametrize("labels", [1, 5, 20])
+def test_never_worse_than_logistic_regression_beyond_chance_and_better_at_foreign_images(labels: int) -> None:
+    ours, theirs, scores, simple = [], [], [], []
+    for seed in range(5):
+        world = World(seed, noise=1.6)
+        rows, targets = world.draw([labels] * 4)
+        pile, _ = world.draw([60] * 6)
+        test, truth = world.draw([50] * 6)
+        known = truth < 4
+        instant = fit_instant(rows, targets, pile, NAMES)
+        ours.append((instant.predict_proba(test[known]).argmax(axis=1) == truth[known]).mean())
+        baseline = LogisticRegression(max_iter=1000).fit(rows, targets)
+        theirs.append((baseline.predict(test[known]) == truth[known]).mean())
+        score = instant.ood_score(test)
+        scores.append(detection(score[known], score[~known])["auroc"] or 0.0)
+        unit, anchors = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (test, rows))
+        plain = 1 - (unit @ anchors.T).max(axis=1)
+        simple.append(detection(plain[known], plain[~known])["auroc"] or 0.0)
+    assert np.mean(ours) > np.mean(theirs) - 0.02
+    assert np.mean(scores) > np.mean(simple) + 2
+
+
+def test_the_threshold_keeps_95_percent_of_the_known_and_moves_with_accept() -> None:
+    for seed in range(3):
+        world = World(seed)
+        instant = fitted(world, [30] * 4, [60] * 6)
+        scores = instant.ood_score(world.draw([200] * 4)[0])
+        assert 0.88 < (scores <= instant.threshold()).mean() <= 1
+        assert instant.threshold(0.5) < instant.threshold(0.95) <= instant.threshold(0.99)
+        assert abs((scores <= instant.threshold(0.5)).mean() - 0.5) < 0.2
+    with pytest.raises(UserError, match=r"accept=1\.5"):
+        instant.threshold(1.5)
+
+
+@pytest.mark.parametrize(("known", "foreign"), [(100, 0), (50, 100), (15, 170)])
+def test_the_share_of_the_pile_that_belongs_is_estimated(known: int, foreign: int) -> None:
+    world = World(0)
+    rows, targets = world.draw([20] * 4)
+    pile, truth = world.draw([known] * 4 + [foreign] * 2)
+    instant = fit_instant(rows, targets, pile, NAMES)
+    assert abs(instant.share(instant.ood_score(pile)) - (truth < 4).mean()) < 0.15
+
+
+def test_the_cross_validated_accuracy_is_near_the_true_one_and_its_interval_holds_it() -> None:
+    held = []
+    for seed in range(6):
+        world = World(seed, noise=2.2)
+        instant = fitted(world, [15] * 4, [40] * 6)
+        test, truth = world.draw([200] * 4)
+        true = (instant.predict_proba(test).argmax(axis=1) == truth).mean() * 100
+        estimate = instant.estimate
+        assert estimate is not None
+        assert estimate.images == 60
+        assert estimate.accuracy == pytest.approx(estimate.correct / 60 * 100)
+        assert (estimate.low / 100, estimate.high / 100) == pytest.approx(wilson(estimate.correct, 60))
+        held.append(estimate.low - 3 <= true <= estimate.high + 3)
+    assert sum(held) >= 5
+
+
+def test_probabilities_are_calibrated() -> None:
+    for seed in range(3):
+        world = World(seed, noise=2.2)
+        instant = fitted(world, [25] * 4, [50] * 6)
+        test, truth = world.draw([300] * 4)
+        probabilities = instant.predict_proba(test)
+        np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
+        assert calibration_error(probabilities, truth) < 0.12
+
+
+def test_239_of_one_class_do_not_drown_15_of_another() -> None:
+    world = World(0, noise=2.0)
+    rows, targets = world.draw([239, 15])
+    instant = fit_instant(rows, targets, world.draw([60, 60, 0, 0, 60, 60])[0], NAMES[:2])
+    test, truth = world.draw([300, 300])
+    right = instant.predict_proba(test).argmax(axis=1) == truth
+    assert right[truth == 1].mean() > 0.85
+    assert right[truth == 0].mean() > 0.85
+    accepted = instant.ood_score(test) <= instant.threshold()
+    assert accepted[truth == 1].mean() > 0.7
+    assert instant.estimate is not None
+    assert instant.estimate.images == 254
+
+
+def test_one_image_per_class_gives_an_answer_without_estimates() -> None:
+    world = World(0)
+    instant = fitted(world, [1] * 4, [50] * 6)
+    assert instant.estimate is None
+    assert math.isfinite(instant.threshold())
+    test, truth = world.draw([50] * 4)
+    assert (instant.predict_proba(test).argmax(axis=1) == truth).mean() > 0.6
+
+
+def test_a_class_with_one_image_is_never_held_out() -> None:
+    world = World(0)
+    instant = fitted(world, [1, 10, 10, 10], [50] * 6)
+    assert instant.estimate is not None
+    assert instant.estimate.images == 30
+    assert len(instant.id_scores) == 30
+
+
+def test_an_empty_or_tiny_pile_means_labels_alone() -> None:
+    for pile in (0, 1):
+        world = World(0)
+        rows, targets = world.draw([10] * 4)
+        instant = fit_instant(rows, targets, world.draw([pile])[0], NAMES)
+        assert instant.neighbors == 0
+        test, truth = world.draw([50] * 4)
+        assert (instant.predict_proba(test).argmax(axis=1) == truth).mean() > 0.9
+    assert math.isnan(instant.share(np.empty(0)))
+    rows, targets = World(0).draw([1, 1])
+    assert fit_instant(rows, targets, rows[:0], NAMES[:2]).threshold() == math.inf
+
+
+def test_half_precision_memory_maps_are_taken_as_they_are() -> None:
+    world = World(0)
+    rows, targets = world.draw([5] * 4)
+    pile, _ = world.draw([30] * 6)
+    exact = fit_instant(rows, targets, pile, NAMES)
+    half = fit_instant(rows.astype(np.float16), targets, pile.astype(np.float16), NAMES)
+    np.testing.assert_allclose(half.ood_score(pile), exact.ood_score(pile), atol=0.01)
+    assert half.ood_score(pile[:0]).shape == (0,)
+    assert half.predict_proba(pile[:0]).shape == (0, 4)
+
+
+@pytest.mark.parametrize("rows", [30, 100])
+@pytest.mark.parametrize("classes", [2, 4])
+def test_the_head_is_scikit_learns_in_fewer_dimensions(rows: int, classes: int) -> None:
+    random = np.random.default_rng(0)
+    features = center(random.normal(size=(rows, 50)).astype(np.float32), np.zeros(50, np.float32))
+    labels = np.arange(rows) % classes
+    weight, bias = fit_head(features, labels, classes, 5.0)
+    model = LogisticRegression(C=5.0, class_weight="balanced", max_iter=2000, tol=1e-6).fit(features, labels)
+    test = random.normal(size=(20, 50)).astype(np.float32) / 7
+    np.testing.assert_allclose(softmax(test @ weight.T + bias), model.predict_proba(test), atol=2e-3)
+
+
+def test_the_score_is_its_formula_by_a_slow_loop() -> None:
+    world = World(1, dim=8)
+    rows, targets = world.draw([7, 3])
+    pile, _ = world.draw([15] * 4)
+    instant = fit_instant(rows, targets, pile, NAMES[:2])
+    assert instant.neighbors == 6
+
+    def unit(x: np.ndarray) -> np.ndarray:
+        row: np.ndarray = x / np.linalg.norm(x)
+        return row
+
+    mean = np.concatenate([rows, pile]).astype(np.float64).mean(axis=0)
+    z = [unit(x - mean) for x in rows.astype(np.float64)]
+    references = [unit(x - mean) for x in pile.astype(np.float64)]
+
+    def plain(x: np.ndarray, labeled: list[np.ndarray], labels: np.ndarray) -> float:
+        best = -2.0
+        for c in range(2):
+            members = [row for row, label in zip(labeled, labels, strict=True) if label == c]
+            cosines = sorted((float(x @ row) for row in members), reverse=True)[:5]
+            best = max(best, (float(x @ unit(np.sum(members, axis=0))) + float(np.mean(cosines))) / 2)
+        return 1 - best
+
+    def score(x: np.ndarray, labeled: list[np.ndarray], labels: np.ndarray, deep: bool) -> float:
+        near = sorted(references, key=lambda r: -float(x @ r))[:6]
+        others = [score(r, labeled, labels, False) if deep else plain(r, labeled, labels) for r in near]
+        return (plain(x, labeled, labels) + sum(others)) / 7
+
+    test, _ = world.draw([2, 2, 2])
+    expected = [score(unit(x - mean), z, targets, True) for x in test.astype(np.float64)]
+    np.testing.assert_allclose(instant.ood_score(test), expected, atol=1e-5)
+    left_out = [score(z[i], z[:i] + z[i + 1 :], np.delete(targets, i), True) for i in range(10)]
+    np.testing.assert_allclose(instant.id_scores, left_out, atol=1e-5)
+
+
+def test_without_neighbours_the_score_is_the_distance_to_the_nearest_class() -> None:
+    labeled = np.array([[1.0, 0.0], [0.0, 1.0]], np.float32)
+    rows = np.array([[1.0, 0.0], [math.sqrt(0.5), math.sqrt(0.5)], [-1.0, 0.0]], np.float32)
+    np.testing.assert_allclose(distance(rows, labeled, np.array([0, 1])), [0, 1 - math.sqrt(0.5), 1], atol=1e-6)
+
+
+def test_nearest_finds_the_largest_cosines() -> None:
+    random = np.random.default_rng(0)
+    rows, references = random.normal(size=(5, 4)), random.normal(size=(30, 4))
+    found = nearest(rows, references, 3)
+    for row, places in zip(rows, found, strict=True):
+        assert set(places) == set(np.argsort(-(references @ row))[:3])
+
+
+def test_temperature_recovers_the_scale_of_logits() -> None:
+    random = np.random.default_rng(0)
+    true = random.normal(size=(20_000, 3)) * 2
+    labels = np.array([random.choice(3, p=row) for row in softmax(true)])
+    assert fit_temperature(true * 4, labels, np.ones(20_000)) == pytest.approx(4, rel=0.1)
+
+
+def test_few_images_without_a_mistake_are_no_certainty() -> None:
+    logits = np.array([[1.0, 0.0], [0.0, 1.0]] * 4)
+    probability = softmax(logits / fit_temperature(logits, np.array([0, 1] * 4), np.ones(8))).max()
+    assert 0.85 < probability < 0.99
+
+
+def test_weighted_quantile_agrees_with_repeating_values() -> None:
+    random = np.random.default_rng(0)
+    values, weights = random.normal(size=40), random.integers(1, 6, 40)
+    repeated = np.sort(np.repeat(values, weights))
+    for share in (0.1, 0.5, 0.95, 0.99):
+        assert weighted_quantile(values, weights, share) == repeated[math.ceil(share * len(repeated)) - 1]
+
+
+def test_one_class_or_a_class_without_images_is_a_mistake_of_the_user() -> None:
+    rows = np.ones((3, 4), np.float32)
+    with pytest.raises(UserError, match="at least two classes"):
+        fit_instant(rows, np.zeros(3, int), rows[:0], ["cat"])
+    with pytest.raises(UserError, match="'dog' has no readable image"):
+        fit_instant(rows, np.zeros(3, int), rows[:0], ["cat", "dog"])
+
+
+def test_images_that_are_all_the_same_do_no_harm() -> None:
+    rows = np.ones((6, 4), np.float32)
+    instant = fit_instant(rows, np.array([0, 1] * 3), np.ones((30, 4), np.float32), NAMES[:2])
+    assert np.isfinite(instant.ood_score(rows)).all()
+    assert np.isfinite(instant.predict_proba(rows)).all()

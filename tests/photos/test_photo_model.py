@@ -1,0 +1,143 @@
+"""A photo model says of every file what it is, survives saving, and reads nothing but data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.numpy import load_file, save_file
+from small_backbone import small_backbone
+
+from osp.errors import UserError
+from osp.photos.features import compute
+from osp.photos.instant import fit_instant
+from osp.photos.model import ARRAYS, FACTS, PhotoModel, load_model
+
+COLORS = {"red": (200, 40, 40), "blue": (40, 40, 200), "green": (40, 200, 40)}
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OSP_CACHE", str(tmp_path / "cache"))
+
+
+def photo(color: str, seed: int, size: tuple[int, int] = (48, 40)) -> Image.Image:
+    noise = np.random.default_rng(seed).normal(size=(size[1], size[0], 3)) * 25
+    return Image.fromarray(np.clip(np.array(COLORS[color]) + noise, 0, 255).astype(np.uint8))
+
+
+def fitted(folder: Path) -> PhotoModel:
+    folder.mkdir()
+    files, labels = [], []
+    for number, color in enumerate(["red", "blue"]):
+        for seed in range(8):
+            files.append(folder / f"{color}{seed}.png")
+            photo(color, 100 * number + seed).save(files[-1])
+            labels.append(number)
+    pile = []
+    for seed in range(60):
+        pile.append(folder / f"pile{seed}.png")
+        photo(("red", "blue", "green")[seed % 3], 1000 + seed).save(pile[-1])
+    backbone = small_backbone()
+    rows, others = compute(files, backbone).rows(), compute(pile, backbone).rows()
+    return PhotoModel(fit_instant(rows, np.array(labels), others, ["red", "blue"]), backbone)
+
+
+def test_files_of_any_kind_are_told_apart_and_bad_ones_do_not_stop_the_rest(tmp_path: Path) -> None:
+    model = fitted(tmp_path / "in")
+    red = photo("red", 5, (300, 200))
+    kinds = {
+        "plain.jpg": red,
+        "tiny.png": photo("red", 6, (9, 9)),
+        "huge.png": photo("red", 6, (2500, 1500)),
+        "cmyk.tif": red.convert("CMYK"),
+        "palette.gif": red.convert("P"),
+        "transparent.png": red.convert("RGBA"),
+        "new\nline ü.png": red,
+    }
+    files = []
+    for name, image in kinds.items():
+        files.append(tmp_path / name)
+        image.save(files[-1])
+    files.append(tmp_path / "animated.gif")
+    red.save(files[-1], save_all=True, append_images=[photo("blue", 7, (300, 200))])
+    files.append(tmp_path / "rotated.jpg")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    red.save(files[-1], exif=exif)
+    deep = tmp_path / "deep.png"
+    Image.fromarray(np.full((40, 40), 40_000, np.uint16)).save(deep)
+    corrupt, gone = tmp_path / "corrupt.jpg", tmp_path / "gone.jpg"
+    corrupt.write_bytes(files[0].read_bytes()[:100])
+    foreign = tmp_path / "green.png"
+    photo("green", 9).save(foreign)
+    found = list(model.predict([*files, corrupt, gone, deep, foreign]))
+    assert [prediction.file for prediction in found] == [str(file) for file in [*files, corrupt, gone, deep, foreign]]
+    for prediction in found[: len(files)]:
+        assert prediction.decision is not None, prediction
+        assert prediction.decision.label == "red", prediction
+        assert sum(prediction.probabilities) == pytest.approx(1, abs=1e-4)
+        assert prediction.decision.probability == pytest.approx(max(prediction.probabilities))
+    for prediction in found[len(files) : len(files) + 2]:
+        assert prediction.decision is None
+        assert prediction.reason
+    assert found[-2].decision is not None
+    assert found[-1].decision is not None
+    assert not found[-1].decision.inside
+
+
+def test_a_saved_model_says_the_same(tmp_path: Path) -> None:
+    model = fitted(tmp_path / "in")
+    model.save(tmp_path / "run")
+    again = load_model(tmp_path / "run", small_backbone())
+    files = sorted((tmp_path / "in").glob("pile*.png"))
+    assert list(again.predict(files)) == list(model.predict(files))
+    assert again.instant.estimate == model.instant.estimate
+    assert again.instant.threshold() == pytest.approx(model.instant.threshold())
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [FACTS, ARRAYS]
+
+
+def test_accept_moves_the_decision(tmp_path: Path) -> None:
+    model = fitted(tmp_path / "in")
+    files = sorted((tmp_path / "in").glob("*.png"))
+
+    def accepted(share: float) -> int:
+        return sum(found.decision is not None and found.decision.inside for found in model.predict(files, share))
+
+    assert accepted(0.3) < accepted(0.95)
+
+
+def test_damaged_missing_and_other_models_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    model = fitted(tmp_path / "in")
+    run = tmp_path / "run"
+    with pytest.raises(UserError, match="holds no photo model"):
+        load_model(run)
+    model.save(run)
+    with pytest.raises(UserError, match="features of tiles"):
+        load_model(run, small_backbone("other weights"))
+    facts = json.loads((run / FACTS).read_text())
+    arrays = load_file(run / ARRAYS)
+
+    def refused(match: str, changed: dict[str, object]) -> None:
+        (run / FACTS).write_text(json.dumps({**facts, **changed}))
+        with pytest.raises(UserError, match=match):
+            load_model(run, small_backbone())
+
+    refused("format 99", {"format": 99})
+    refused("damaged", {"class_names": ["one"]})
+    refused("damaged", {"neighbors": 10**6})
+    refused("damaged", {"temperature": "hot"})
+    refused("damaged", {"estimate": {"wrong": 1}})
+    (run / FACTS).write_text(json.dumps(facts))
+    save_file({**arrays, "weight": arrays["weight"][:, :5].copy()}, run / ARRAYS)
+    with pytest.raises(UserError, match="damaged"):
+        load_model(run, small_backbone())
+    (run / ARRAYS).write_bytes(b"nonsense")
+    with pytest.raises(UserError, match="damaged"):
+        load_model(run, small_backbone())
+    (run / FACTS).write_text("{")
+    with pytest.raises(UserError, match="cannot be read"):
+        load_model(run, small_backbone())
