@@ -223,6 +223,14 @@ def test_the_paper_preset_has_the_values_of_the_reference_sheet() -> None:
     assert "always" in kind.validation
 
 
+def test_the_score_is_minus_the_discrepancy_so_that_unsure_images_score_higher() -> None:
+    method = build("safe-student")
+    logits = torch.tensor([[9.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]])
+    scores = method.ood_score(torch.zeros(2, 16), logits)
+    torch.testing.assert_close(scores, -energy_discrepancy(logits, 10.0))
+    assert scores[1] > scores[0]
+
+
 def test_it_learns_about_as_well_as_from_the_labels_alone_or_better(tmp_path: Path) -> None:
     """Short rounds: at most four points below Supervised; three standard errors of 359 test images are 3.5."""
     supervised, result = learn("safe-student", tmp_path)
