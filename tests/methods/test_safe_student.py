@@ -225,6 +225,14 @@ def test_the_paper_preset_has_the_values_of_the_reference_sheet() -> None:
     assert "always" in kind.validation
 
 
+def test_the_score_is_minus_the_discrepancy_so_that_unsure_images_score_higher() -> None:
+    method = build("safe-student")
+    logits = torch.tensor([[9.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]])
+    scores = method.ood_score(torch.zeros(2, 16), logits)
+    torch.testing.assert_close(scores, -energy_discrepancy(logits, 10.0))
+    assert scores[1] > scores[0]
+
+
 def test_it_learns_the_digits_in_rounds_whose_teacher_is_not_kept(tmp_path: Path) -> None:
     """Single seeds 0-3 under four roundings: accuracy 88.6 to 95.5, AUROC 75.7 to 90.3."""
     runs = on_digits("safe-student", tmp_path, batch=16, mu=4)

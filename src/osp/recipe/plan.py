@@ -37,8 +37,8 @@ IDENTITY = (
     "image_size",
     "seed",
 )
-"""Fields that affect the result; the views follow from the method and its options. Folders, device, threads, layout, intervals and the words `preset` and `scale` do not:
-they say where and how it runs, or have become numbers."""
+"""Fields that affect the result; the views follow from the method and its options. Folders, device, threads, layout,
+intervals and the words `preset` and `scale` say where and how it runs, or have become numbers."""
 
 FREE = ("device", "threads", "data_dir", "ood_dir", "tensorboard")
 """What may differ when a run goes on."""
