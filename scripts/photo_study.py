@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from osp.data.sources.files import list_images
+from osp.data.listing import list_images
 from osp.evaluate.metrics import detection
 from osp.nets.pretrained import efficientnet_lite0
 from osp.photos.features import compute

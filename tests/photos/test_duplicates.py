@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, ImageEnhance
 from small_backbone import small_backbone
 
-from osp.data.sources.files import list_images
+from osp.data.listing import list_images
 from osp.photos.duplicates import differences, find_duplicates
 from osp.photos.features import compute, thumbnail
 

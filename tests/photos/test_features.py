@@ -14,8 +14,8 @@ import pytest
 import torch
 from small_backbone import small_backbone, write_photo
 
-from osp.data.augment import Augmenter
 from osp.data.decode import decode
+from osp.data.views import Augmenter
 from osp.nets.pretrained import Backbone
 from osp.photos.features import VIEWS, Features, compute, make_view
 

@@ -37,6 +37,17 @@ def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
     return (weights * values).sum() / total.clamp(min=_tiny(values))
 
 
+def batch_mean(mean: Tensor) -> Tensor:
+    """The mean over the global batch, from that over this process's rows; its gradient flows into these rows.
+
+    For what is not linear in it: the mean over processes of the gradients is then that of the global batch.
+
+    >>> batch_mean(torch.tensor(2.0)).item()
+    2.0
+    """
+    return mean if world() == 1 else mean + (_over_processes(mean.detach()) - mean.detach())
+
+
 def _tiny(values: Tensor) -> float:
     """The smallest divisor: turns 0 / 0 into 0."""
     return torch.finfo(values.dtype).tiny

@@ -5,7 +5,7 @@ float16, checksum) and only ever grows at its end, so a process that is killed l
 with: a record cut short is cut off by the next writer, one whose checksum is wrong is passed over. The key is a hash of
 the image file's bytes: a changed file is computed anew, an added one added, a renamed or doubled one costs nothing.
 
-Views: `plain`, `flip` (mirrored), and two draws each of `weak` and `strong` (`osp.data.augment`) that depend on the
+Views: `plain`, `flip` (mirrored), and two draws each of `weak` and `strong` (`osp.data.views`) that depend on the
 file's content alone.
 """
 
@@ -18,7 +18,7 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +27,9 @@ from PIL import Image
 from torch import Tensor
 
 from osp.data import cache
-from osp.data.augment import Augmenter, Plan
 from osp.data.decode_pool import decode_all
+from osp.data.views import Augmenter
+from osp.data.views.augmenter import Plan
 from osp.errors import UserError, suggest
 from osp.nets.pretrained import Backbone
 
@@ -303,17 +304,12 @@ def make_view(images: Tensor, keys: Sequence[bytes], view: str, augmenter: Augme
     for key in keys:
         seed = int.from_bytes(hashlib.blake2b(key + kind.encode(), digest_size=7).digest(), "little")
         pair = augmenter.plan(kind, 2, torch.Generator().manual_seed(seed))
-        if second and pair.flip is not None and _equal(pair[:1], pair[1:]):
-            pair.flip[1] = ~pair.flip[1]
+        if second and _equal(pair[:1], pair[1:]):
+            pair.draws["flip"][1] = ~pair.draws["flip"][1]
         plans.append(pair[1:] if second else pair[:1])
-    draws = {
-        field.name: torch.cat([getattr(plan, field.name) for plan in plans])
-        for field in fields(Plan)
-        if isinstance(getattr(plans[0], field.name), Tensor)
-    }
-    return augmenter.transform(images.contiguous(), Plan(len(plans), **draws))
+    draws = {name: torch.cat([plan.draws[name] for plan in plans]) for name in plans[0].draws}
+    return augmenter.transform(images.contiguous(), Plan(plans[0].view, len(plans), draws))
 
 
 def _equal(first: Plan, second: Plan) -> bool:
-    pairs = [(getattr(first, field.name), getattr(second, field.name)) for field in fields(Plan)]
-    return all(torch.equal(one, other) for one, other in pairs if isinstance(one, Tensor))
+    return all(torch.equal(draw, second.draws[name]) for name, draw in first.draws.items())
