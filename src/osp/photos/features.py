@@ -18,7 +18,7 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,7 @@ from PIL import Image
 from torch import Tensor
 
 from osp.data import cache
-from osp.data.augment import Augmenter, Plan
+from osp.data.augment import Augmenter
 from osp.data.decode_pool import decode_all
 from osp.errors import UserError, suggest
 from osp.nets.pretrained import Backbone
@@ -299,21 +299,13 @@ def make_view(images: Tensor, keys: Sequence[bytes], view: str, augmenter: Augme
     if view == "flip":
         return images.flip(3)
     kind, second = view.rstrip("2"), view.endswith("2")
-    plans = []
-    for key in keys:
+    made = []
+    for row, key in enumerate(keys):
+        image = images[row : row + 1].contiguous()
         seed = int.from_bytes(hashlib.blake2b(key + kind.encode(), digest_size=7).digest(), "little")
         pair = augmenter.plan(kind, 2, torch.Generator().manual_seed(seed))
-        if second and pair.flip is not None and _equal(pair[:1], pair[1:]):
-            pair.flip[1] = ~pair.flip[1]
-        plans.append(pair[1:] if second else pair[:1])
-    draws = {
-        field.name: torch.cat([getattr(plan, field.name) for plan in plans])
-        for field in fields(Plan)
-        if isinstance(getattr(plans[0], field.name), Tensor)
-    }
-    return augmenter.transform(images.contiguous(), Plan(len(plans), **draws))
-
-
-def _equal(first: Plan, second: Plan) -> bool:
-    pairs = [(getattr(first, field.name), getattr(second, field.name)) for field in fields(Plan)]
-    return all(torch.equal(one, other) for one, other in pairs if isinstance(one, Tensor))
+        result = augmenter.transform(image, pair[1:] if second else pair[:1])
+        if view == "weak2" and torch.equal(result, augmenter.transform(image, pair[:1])):
+            result = result.flip(3)
+        made.append(result)
+    return torch.cat(made)
