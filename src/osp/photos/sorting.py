@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from osp.errors import UserError, suggest
-from osp.files import replace
+from osp.files import PARTIAL, replace
 
 Action = Literal["csv", "link", "copy", "move"]
 ACTIONS: tuple[Action, ...] = ("csv", "link", "copy", "move")
@@ -314,7 +314,7 @@ def _undo_one(out: Path, entry: dict[str, Any]) -> int:
                     raise _Left("not empty: it holds files that were not put there by sorting") from None
         return 0
     if "table" in entry:
-        for left in [_below(out, entry["table"]), *out.glob(f"{TABLE}.*.partial")]:
+        for left in [_below(out, entry["table"]), *out.glob(f".{TABLE}.*{PARTIAL}")]:
             left.unlink(missing_ok=True)
         return 0
     source, target = str(entry["from"]), _below(out, entry["to"])
