@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
-from osp.parts.reduce import masked_mean
+from osp.parts.reduce import batch_mean, masked_mean
 
 
 def test_only_selected_values_count() -> None:
@@ -79,6 +79,14 @@ def gradient(inputs: torch.Tensor, mask: torch.Tensor, weights: torch.Tensor, le
     return weights.grad
 
 
+def curved_gradient(inputs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Of the square of a mean, which is not a mean over samples."""
+    weights = weights.clone().requires_grad_()
+    batch_mean((inputs @ weights).mean()).square().backward()  # type: ignore[no-untyped-call]
+    assert weights.grad is not None
+    return weights.grad
+
+
 def process(rank: int, port: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
@@ -87,7 +95,9 @@ def process(rank: int, port: int, folder: str) -> None:
     one_sided = gradient(inputs[rank::2], mask[rank::2] & (rank == 0), weights)
     nobody = gradient(inputs[rank::2], mask[rank::2] & False, weights)
     partly = [gradient(inputs[rank::2], mask[rank::2], weights, least) for least in LEAST]
-    torch.save([own, one_sided, nobody, *partly], Path(folder) / f"{rank}.pt")
+    torch.save(
+        [own, one_sided, nobody, curved_gradient(inputs[rank::2], weights), *partly], Path(folder) / f"{rank}.pt"
+    )
     dist.destroy_process_group()
 
 
@@ -102,5 +112,6 @@ def test_averaged_gradients_of_two_processes_are_those_of_one(tmp_path: Path) ->
     torch.testing.assert_close(average[0], gradient(inputs, mask, weights))
     torch.testing.assert_close(average[1], gradient(inputs, mask & (torch.arange(12) % 2 == 0), weights))
     assert average[2].tolist() == [0.0, 0.0, 0.0]
-    for least, found_gradient in zip(LEAST, average[3:], strict=True):
+    torch.testing.assert_close(average[3], curved_gradient(inputs, weights))
+    for least, found_gradient in zip(LEAST, average[4:], strict=True):
         torch.testing.assert_close(found_gradient, gradient(inputs, mask, weights, least))

@@ -205,6 +205,11 @@ def test_scores_of_heads_are_as_written() -> None:
     expected = open_set.get_submodule("open_classifier")(projected).softmax(dim=1)[:, 3].tolist()
     assert open_set(features, logits, nn.Identity()).tolist() == pytest.approx(expected)
 
+    diverse = scores.build("disagreement", 5, 3, heads=4, width=9)
+    heads = diverse.get_submodule("heads")(diverse.get_submodule("projection")(features)).view(6, 4, 3).softmax(dim=2)
+    expected = (heads[:, :, None] - heads[:, None]).abs().mean(dim=(1, 2, 3)).tolist()
+    assert diverse(features, logits, nn.Identity()).tolist() == pytest.approx(expected, abs=1e-6)
+
 
 # All of them
 
