@@ -108,6 +108,7 @@ def test_the_paper_preset_shows_exceptions_and_what_holds_on_one_data_set(
 ) -> None:
     published = Published(5e-4, "a paper", by_data={"cifar100": 1e-3})
     monkeypatch.setattr(get("fixmatch"), "paper", {"weight_decay": published})
+    monkeypatch.setattr(get("fixmatch"), "paper_data", ("mnist", "cifar10"))
     monkeypatch.setenv("COLUMNS", "200")
 
     def shown(*arguments: str) -> str:
