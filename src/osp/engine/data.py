@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ class Data:
     """Which unlabelled images are OOD, for metrics only; None where nobody knows, as in a pile of unsorted images."""
     fingerprints: dict[str, str]
     """What a split's row numbers refer to: changes when images come, go or change places."""
+    other_ood: dict[str, Images] = field(default_factory=dict)
+    """Sets that only the trained model sees, all of them OOD."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -41,13 +44,7 @@ class Data:
 
 def open_data(plan: Plan, split: Split | None = None, progress: Any = None) -> Data:
     """Load the sets of a plan and cut them, or take the split of an earlier start of the same run."""
-    train, test = load(plan.data, plan.data_dir, size=plan.image_size, seed=plan.seed, progress=progress)
-    ood_train: ImageSet | None = None
-    ood_test: ImageSet | None = None
-    if plan.ood_data is not None:
-        side = train.shape[1]
-        ood_root = plan.ood_dir or plan.data_dir
-        ood_train, ood_test = load(plan.ood_data, ood_root, size=side, seed=plan.seed, progress=progress)
+    train, test, ood_train, ood_test = load_sets(plan, progress)
     warn_of_loose_images(plan, train)
     if test is None:
         raise UserError(f"{plan.data} has no test images to report on; it can only serve as ood_data.")
@@ -56,6 +53,7 @@ def open_data(plan: Plan, split: Split | None = None, progress: Any = None) -> D
     else:
         split.check(train, test, ood_train, ood_test)
     sets = [each for each in (train, test, ood_train, ood_test) if each is not None]
+    other_ood = {name: other_images(name, plan, train, progress) for name in plan.test_ood}
     named = {each.name: each.variant for each in sets if each.variant}
     return Data(
         train=_join(train, ood_train),
@@ -66,8 +64,33 @@ def open_data(plan: Plan, split: Split | None = None, progress: Any = None) -> D
         variant="; ".join(f"{name}: {variant}" for name, variant in named.items()) or None,
         skipped=sum(len(each.skipped) for each in sets),
         truth=None if unsorted_images(plan, train, split) else split.unlabeled_is_ood,
-        fingerprints={f"{number} {each.name}": each.content_key for number, each in enumerate(sets)},
+        fingerprints=keys_of(sets),
+        other_ood=other_ood,
     )
+
+
+def load_sets(plan: Plan, progress: Any = None) -> tuple[ImageSet, ImageSet | None, ImageSet | None, ImageSet | None]:
+    """Training and test images of the set, and of the OOD source where that is another one."""
+    train, test = load(plan.data, plan.data_dir, size=plan.image_size, seed=plan.seed, progress=progress)
+    if plan.ood_data is None:
+        return train, test, None, None
+    root = plan.ood_dir or plan.data_dir
+    return train, test, *load(plan.ood_data, root, size=train.shape[1], seed=plan.seed, progress=progress)
+
+
+def content_keys(plan: Plan) -> dict[str, str]:
+    """What `data.json` of a run of this plan would say."""
+    return keys_of([each for each in load_sets(plan) if each is not None])
+
+
+def keys_of(sets: Sequence[ImageSet]) -> dict[str, str]:
+    return {f"{number} {each.name}": each.content_key for number, each in enumerate(sets)}
+
+
+def other_images(name: str, plan: Plan, like: ImageSet, progress: Any = None) -> Images:
+    """Test images of another set (all images of one that has no test set), in the size and colors of this one."""
+    pool, test = load(name, plan.data_dir, size=like.shape[1], seed=plan.seed, progress=progress)
+    return Images([match((pool if test is None else test).images, like.shape)])
 
 
 def random_data(shape: tuple[int, int, int], classes: int, pool: int, folder: Path, labels_per_class: int = 10) -> Data:
