@@ -5,15 +5,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from osp.data import load
+from osp.data import available, get, load
 from osp.data.gather import Images, match
 from osp.data.imageset import ImageSet
 from osp.data.split import Split, SplitSpec, make_split
+from osp.data.split_counts import largest_at_ratio
 from osp.errors import UserError
 from osp.recipe import Plan
 
@@ -69,6 +71,11 @@ def open_data(plan: Plan, split: Split | None = None, progress: Any = None) -> D
     )
 
 
+def data_sets() -> list[str]:
+    """Names of all known sets."""
+    return list(available())
+
+
 def load_sets(plan: Plan, progress: Any = None) -> tuple[ImageSet, ImageSet | None, ImageSet | None, ImageSet | None]:
     """Training and test images of the set, and of the OOD source where that is another one."""
     train, test = load(plan.data, plan.data_dir, size=plan.image_size, seed=plan.seed, progress=progress)
@@ -81,6 +88,18 @@ def load_sets(plan: Plan, progress: Any = None) -> tuple[ImageSet, ImageSet | No
 def content_keys(plan: Plan) -> dict[str, str]:
     """What `data.json` of a run of this plan would say."""
     return keys_of([each for each in load_sets(plan) if each is not None])
+
+
+def largest_pool(plan: Plan) -> int | None:
+    """The largest total at the plan's ratio by the published sizes of its classes; None where those do not limit it."""
+    sizes, labels = get(plan.data).class_sizes, plan.id_classes
+    numbers = range(len(sizes)) if labels is None else labels
+    if not sizes or plan.ood_ratio is None or plan.ood_data is not None or any(isinstance(c, str) for c in numbers):
+        return None
+    held = plan.labels_per_class + plan.val_per_class
+    rest = [range(max(0, size - held)) for number, size in enumerate(sizes) if number in numbers]
+    ood = [range(size) for number, size in enumerate(sizes) if number not in numbers]
+    return largest_at_ratio(Fraction(str(plan.ood_ratio)), rest, ood)[0]
 
 
 def keys_of(sets: Sequence[ImageSet]) -> dict[str, str]:

@@ -278,9 +278,8 @@ def predict_everything(loop: Loop, data: Data) -> Predictions:
         "labeled": evaluation.group(split.labeled, split.labeled_targets),
     }
     for name, images in data.other_ood.items():
-        other_feed = Feed(
-            pixel_views(images, data, loop.plan, loop.feed.device), split, loop.plan.seed, loop.feed.device
-        )
+        views = pixel_views(images, data, loop.plan, loop.feed.device)
+        other_feed = Feed(views, split, loop.plan.seed, loop.feed.device)
         groups[f"ood:{name}"] = evaluation.group(np.arange(len(images)), None, other_feed)
     return evaluation.predictions(groups, evaluation.pool())
 
