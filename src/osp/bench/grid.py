@@ -211,7 +211,11 @@ def packaged(name: str) -> Grid:
 def find_grid(name: str) -> Grid:
     """A table by its name, by another name of it, or the user's own file."""
     plain = name.lower().replace("_", "-")
-    for each in (plain, re.sub(r"^fig(?:ure)?[-. ]?(\d)", r"figure\1", plain), re.sub(r"^table[- ](\d)", r"table\1", plain)):
+    for each in (
+        plain,
+        re.sub(r"^fig(?:ure)?[-. ]?(\d)", r"figure\1", plain),
+        re.sub(r"^table[- ](\d)", r"table\1", plain),
+    ):
         if each in names() or each in aliases():
             return packaged(aliases().get(each, each))
     if Path(name).expanduser().exists() or name.endswith((".yaml", ".yml")):
@@ -336,7 +340,9 @@ def chosen_rows(grid: Grid, choice: Choice) -> list[Entry]:
         return list(grid.entries)
     if not grid.rows:
         return [method_row(name) for name in choice.methods]
-    kept = [entry for entry in grid.rows if entry.fields.get("method") in choice.methods or entry.name in choice.methods]
+    kept = [
+        entry for entry in grid.rows if entry.fields.get("method") in choice.methods or entry.name in choice.methods
+    ]
     listed = {str(entry.fields.get("method")) for entry in grid.rows}
     plain = all(entry.fields.keys() <= {"method"} for entry in grid.rows)
     if plain:  # rows that are nothing but methods: others may join them
@@ -387,18 +393,15 @@ def make_cell(grid: Grid, choice: Choice, entry: Entry, column: str, column_fiel
     if ("id_count" in choice.fields or "ood_count" in choice.fields) and "ood_ratio" not in choice.fields:
         fields.pop("ood_ratio", None)  # numbers of images take the place of the ratio
     fields = apply_assignments(fields, list(choice.settings))
-    recipes, plans, marks = [], [], []
-    for seed in choice.seeds:
-        try:
-            recipe, plan, smaller = fitted(Recipe(**{**fields, "seed": seed}), length)
-        except UserError as error:
-            if entry.fields.get("method") in PLANNED and "Unknown method" in str(error):
-                return Cell(entry.name, column, (), (), paper, problem="method not installed")
-            raise UserError(f"{grid.name}, {entry.name}, {column}: {error}") from None
-        recipes.append(recipe)
-        plans.append(plan)
-        marks = marks_of(plan, smaller)
-    return Cell(entry.name, column, tuple(recipes), tuple(plans), paper, tuple(marks))
+    try:
+        recipe, plan, smaller = fitted(Recipe(**{**fields, "seed": choice.seeds[0]}), length)
+    except UserError as error:
+        if entry.fields.get("method") in PLANNED and "Unknown method" in str(error):
+            return Cell(entry.name, column, (), (), paper, problem="method not installed")
+        raise UserError(f"{grid.name}, {entry.name}, {column}: {error}") from None
+    recipes = tuple(recipe.changed(seed=seed) for seed in choice.seeds)
+    plans = tuple(plan.changed(seed=each.seed, recipe=each.asked()) for each in recipes)  # nothing else depends on it
+    return Cell(entry.name, column, recipes, plans, paper, tuple(marks_of(plan, smaller)))
 
 
 def fitted(recipe: Recipe, length: float | None) -> tuple[Recipe, Plan, bool]:
