@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from osp.report.figure import line_style
+from osp.report.figure import line_style, plain_ticks
 
 PANELS: dict[str, tuple[str, dict[str, str]]] = {
     "Accuracy and AUROC": ("%", {"val_accuracy": "validation accuracy", "pool_auroc": "AUROC in the pool"}),
@@ -92,6 +93,7 @@ def draw_curves(metrics: Sequence[Mapping[str, Any]]) -> Figure:
         panel.title.set_fontsize(10)
         if title == "Losses":
             panel.set_yscale("symlog", linthresh=1e-2)
+            plain_ticks(panel.yaxis)
         panel.grid(alpha=0.3)
         panel.legend(fontsize=7, frameon=False, ncols=2 if len(keys) > 5 else 1, handlelength=3)
     return figure
@@ -100,4 +102,4 @@ def draw_curves(metrics: Sequence[Mapping[str, Any]]) -> Figure:
 def stage_changes(metrics: Sequence[Mapping[str, Any]]) -> list[int]:
     """Steps at which the first line of another stage was written."""
     stages = [(line["step"], line.get("stage")) for line in metrics]
-    return [step for (_, before), (step, stage) in zip(stages, stages[1:], strict=False) if stage != before]
+    return [step for (_, before), (step, stage) in pairwise(stages) if stage != before]

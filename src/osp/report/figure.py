@@ -13,6 +13,7 @@ import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from osp.files import write_bytes
 
@@ -21,8 +22,6 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7a5195", "#56b4e9", "#a6
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 2)), (0, (8, 2)))
 """Seven line styles beside ten colors and markers: no two of seventy lines look alike, in color or in grey."""
-
-SUPTITLE = 10
 
 
 @contextmanager
@@ -47,6 +46,12 @@ def line_style(number: int) -> dict[str, Any]:
     }
 
 
+def plain_ticks(axis: Any) -> None:
+    """Numbers as text on a logarithmic axis, whose own labels are formulas."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}" if abs(value) < 1e6 else f"{value:.0e}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
 def png(figure: Figure) -> bytes:
     """Drawn without pyplot, and so without a backend."""
     buffer = io.BytesIO()
@@ -56,7 +61,7 @@ def png(figure: Figure) -> bytes:
 
 
 def svg(figure: Figure, transparent: bool = False) -> bytes:
-    """Letters as outlines: it looks the same whatever fonts there are. Without a date, so that files can be compared."""
+    """Letters as outlines: it looks the same whatever fonts there are. No date: the same figure gives the same file."""
     buffer = io.BytesIO()
     FigureCanvasSVG(figure)
     figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=transparent)

@@ -2,8 +2,8 @@
 
     map = ReLU(sum_k w_k A_k),   w_k = mean over places of dy/dA_k,   A = maps of the network's `cam_layer`
 
-y is the logit of the predicted class, or z·o/‖o‖ for an OOD feature o of the bank: the length of the part of the image's
-feature z that OSP prunes (Eq. 7). The rows of the paper's Figure 5.
+y is the logit of the predicted class, or z·o/‖o‖ for an OOD feature o of the bank: the length of the part of the
+image's feature z that OSP prunes (Eq. 7). The rows of the paper's Figure 5.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Partners:
 def choose_partners(features: np.ndarray, predicted: np.ndarray, bank: dict[str, np.ndarray]) -> np.ndarray:
     """For each image the bank row of its predicted class whose feature points most nearly its way; -1 without one.
 
-    In training the partner is drawn at random from the same queue (Eq. 6); for a picture the most aliased one says most.
+    In training the partner is drawn at random from the same queue (Eq. 6); a picture shows the most aliased.
     """
     stored = bank["features"].astype(np.float32)
     units = stored / np.maximum(np.linalg.norm(stored, axis=1, keepdims=True), 1e-12)

@@ -24,7 +24,6 @@ class Panel:
     points: Callable[[FinishedRun], Points]
     x: str
     y: str
-    log: bool = False
 
 
 def by_method(runs: Iterable[FinishedRun]) -> dict[str, list[FinishedRun]]:
@@ -54,7 +53,7 @@ def line_figure(runs: list[FinishedRun], panels: list[Panel]) -> dict[str, Figur
         for axes, panel in zip(axes_row, panels, strict=True):
             lines = lines_of(members, panel.points)
             draw_lines(axes, lines, panel.x, panel.y, headed(data, lines))
-            tidy(axes, panel, lines)
+            tidy(axes, lines)
     return {"": figure}
 
 
@@ -73,12 +72,10 @@ def headed(data: str, lines: list[Line]) -> str:
     return f"{data}, {seeds} seed{'s' if seeds > 1 else ''}" if seeds else data
 
 
-def tidy(axes: Axes, panel: Panel, lines: list[Line]) -> None:
-    """Ticks at the settings that were run, where they are few; a logarithmic axis where it was asked for."""
+def tidy(axes: Axes, lines: list[Line]) -> None:
+    """Ticks at the settings that were run, where they are few."""
     places = sorted({x for line in lines for x in line.x})
-    if panel.log and places and places[0] > 0:
-        axes.set_xscale("log")
-    elif 0 < len(places) <= 12:
+    if 0 < len(places) <= 12:
         axes.set_xticks(places, [f"{place:g}" for place in places])
 
 

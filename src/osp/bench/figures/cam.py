@@ -1,12 +1,10 @@
 """Figure 5: where the networks look. Per column a test image: the first of each class, none was picked by its looks.
 
-Rows: the image; the baseline's Grad-CAM; Grad-CAM of z·o/‖o‖ for the OOD feature o of OSP's bank that is paired with it,
-with the image of o beside it; OSP's Grad-CAM. Needs the images and the models (`osp.report.gradcam`).
+Rows: the image; the baseline's Grad-CAM; Grad-CAM of z·o/‖o‖ for the OOD feature o of OSP's bank paired with it, and
+beside it the image of o; OSP's Grad-CAM. Needs the images and the models (`osp.report.gradcam`).
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -71,11 +69,7 @@ def draw_looks(found: Looks, run: FinishedRun, baseline: FinishedRun | None) -> 
             if picture is None:
                 axes.text(0.5, 0.5, "no partner\nin the bank", ha="center", va="center", fontsize=7)
             else:
-                _show(axes, picture)
+                axes.imshow(picture, interpolation="nearest")
         axes_row[0].set_ylabel(name, fontsize=8)
     figure.suptitle(f"{run.data}: red = speaks most for it, blue = nothing", fontsize=9)
     return figure
-
-
-def _show(axes: Any, picture: np.ndarray) -> None:
-    axes.imshow(picture, interpolation="nearest")

@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from osp.bench.figures._lines import by_data, by_method, headed
+from osp.report.figure import plain_ticks
 from osp.report.lines import Line, draw_lines
 from osp.report.reading import FinishedRun
 
@@ -29,6 +30,7 @@ def figures(runs: list[FinishedRun]) -> dict[str, Figure]:
             draw_lines(axes, lines, label, "test accuracy (%)", headed(data, lines))
             if lines:
                 axes.set_xscale("log")
+                plain_ticks(axes.xaxis)
     return {"": figure}
 
 
