@@ -1,8 +1,8 @@
 """Tables as data: a grid file names rows, columns, the number that is shown, and what the paper has there.
 
-A column is a data set x a setting x a share of OOD images x a length, whichever of them the file has; a row is a method,
-perhaps with options. Each cell is one recipe for each seed. A user's own file has the same form as those in `tables/`
-and is read as carefully: nothing in it is code, and it cannot name any.
+A column is a data set x a setting x a share of OOD images x a length, whichever of them the file has; a row is a
+method, perhaps with options. Each cell is one recipe for each seed. A user's own file has the same form as those in
+`tables/` and is read as carefully: nothing in it is code, and it cannot name any.
 
     title: My table
     measure: auroc
@@ -211,11 +211,8 @@ def packaged(name: str) -> Grid:
 def find_grid(name: str) -> Grid:
     """A table by its name, by another name of it, or the user's own file."""
     plain = name.lower().replace("_", "-")
-    for each in (
-        plain,
-        re.sub(r"^fig(?:ure)?[-. ]?(\d)", r"figure\1", plain),
-        re.sub(r"^table[- ](\d)", r"table\1", plain),
-    ):
+    numbered = re.sub(r"^table[-. ]?(\d)", r"table\1", re.sub(r"^fig(?:ure)?[-. ]?(\d)", r"figure\1", plain))
+    for each in (plain, numbered):
         if each in names() or each in aliases():
             return packaged(aliases().get(each, each))
     if Path(name).expanduser().exists() or name.endswith((".yaml", ".yml")):
@@ -340,9 +337,7 @@ def chosen_rows(grid: Grid, choice: Choice) -> list[Entry]:
         return list(grid.entries)
     if not grid.rows:
         return [method_row(name) for name in choice.methods]
-    kept = [
-        entry for entry in grid.rows if entry.fields.get("method") in choice.methods or entry.name in choice.methods
-    ]
+    kept = [entry for entry in grid.rows if {entry.fields.get("method"), entry.name} & set(choice.methods)]
     listed = {str(entry.fields.get("method")) for entry in grid.rows}
     plain = all(entry.fields.keys() <= {"method"} for entry in grid.rows)
     if plain:  # rows that are nothing but methods: others may join them

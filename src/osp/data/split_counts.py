@@ -109,9 +109,7 @@ def _counts_at_ratio(spec: SplitSpec, rest: Sequence[Group], ood: Sequence[Group
 Countable = TypeVar("Countable", Group, range)
 
 
-def largest_at_ratio(
-    ratio: Fraction, rest: Sequence[Countable], ood: Sequence[Countable]
-) -> tuple[int, Countable]:
+def largest_at_ratio(ratio: Fraction, rest: Sequence[Countable], ood: Sequence[Countable]) -> tuple[int, Countable]:
     """The largest total that fits, and which class does not let it be larger.
 
     >>> largest_at_ratio(Fraction("0.5"), [range(10), range(20)], [range(100)])

@@ -18,6 +18,7 @@ from osp.data.split import Split, SplitSpec, make_split
 from osp.data.split_counts import largest_at_ratio
 from osp.errors import UserError
 from osp.recipe import Plan
+from osp.runs.folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -180,3 +181,11 @@ def _join(images: ImageSet, others: ImageSet | None) -> Images:
     if others is not None:
         parts.append(match(others.images, images.shape))
     return Images(parts)
+
+
+def open_again(folder: RunFolder) -> Data:
+    """The images of a run, to look at them; UserError where they are gone or are others now."""
+    data = open_data(Plan.read(folder.plan), Split.load(folder.split))
+    if folder.data.exists() and folder.read_json(folder.data) != data.fingerprints:
+        raise UserError(f"The images have changed since the run in {folder.path} began.")
+    return data

@@ -297,6 +297,7 @@ def describe(plan: Plan, data: Data) -> dict[str, Any]:
         "ood_ratio": ratio,
         "labels_per_class": plan.labels_per_class,
         "unlabeled": len(data.split.unlabeled),
+        "class_names": list(data.class_names),
         "network": plan.network,
         "preset": plan.preset,
         "scale": plan.scale,
