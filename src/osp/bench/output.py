@@ -1,8 +1,8 @@
 """A table with its numbers: for the terminal, as Markdown, CSV, JSON and LaTeX.
 
-Each cell has the mean and the standard deviation over seeds, their number, the paper's value and the difference. Marks say
-where a setting is not the paper's. The best of a column is bold only where an exact one-sided sign-flip test over the
-seeds both have finds it better than every other row (p < 0.05, which takes five seeds at least).
+Each cell has the mean and the standard deviation over seeds, their number, the paper's value and the difference. Marks
+say where a setting is not the paper's. The best of a column is bold only where an exact one-sided sign-flip test over
+the seeds both have finds it better than every other row (p < 0.05, which takes five seeds at least).
 """
 
 from __future__ import annotations
