@@ -100,7 +100,7 @@ def test_unknown_words_are_refused_with_near_misses(choice: dict[str, object], w
 
 
 def test_an_unknown_table_is_refused_with_a_near_miss() -> None:
-    with pytest.raises(UserError, match="Unknown table 'tabel1'. Did you mean 'table1'"):
+    with pytest.raises(UserError, match=r"Unknown table 'tabel1'. Did you mean 'table1'"):
         find_grid("tabel1")
 
 
@@ -141,7 +141,7 @@ def test_a_bad_file_is_refused_with_its_name_and_what_to_write(tmp_path: Path, t
 
 
 def test_an_unknown_method_in_a_file_is_refused() -> None:
-    with pytest.raises(UserError, match="unknown method 'ospp' in the row 'ospp'. Did you mean 'osp'"):
+    with pytest.raises(UserError, match=r"unknown method 'ospp' in the row 'ospp'. Did you mean 'osp'"):
         expand(Grid(name="mine", title="t", methods=("ospp",), datasets=("digits",)), Choice())
 
 

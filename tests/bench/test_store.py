@@ -96,7 +96,8 @@ def test_a_claim_is_seen_by_other_processes_and_ends_with_its_holder(store: Stor
     name = store.folder_for(plan).path.name
     program = (
         "import sys, time\nfrom pathlib import Path\nfrom osp.bench.store import Store\n"
-        f"with Store(Path({str(store.root)!r})).claim({name!r}, 'busy'):\n    print('held', flush=True); time.sleep(600)"
+        f"with Store(Path({str(store.root)!r})).claim({name!r}, 'busy'):\n"
+        "    print('held', flush=True); time.sleep(600)"
     )
     holder = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     try:

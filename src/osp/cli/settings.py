@@ -14,16 +14,8 @@ if TYPE_CHECKING:
 
 GROUPS = {
     "Data": ("data", "data_dir", "image_size", "ood_data", "ood_dir"),
-    "Split": (
-        "id_classes",
-        "labels_per_class",
-        "val_per_class",
-        "unlabeled",
-        "ood_ratio",
-        "id_count",
-        "ood_count",
-        "test_ood",
-    ),
+    "Split": ("id_classes", "labels_per_class", "val_per_class", "unlabeled", "ood_ratio", "id_count", "ood_count"),
+    "Test": ("test_ood",),
     "Method and network": ("method", "preset", "options", "network", "bn_momentum"),
     "Length": ("scale", "steps", "eval_every", "log_every", "tensorboard"),
     "Machine": ("seed", "device", "precision", "threads", "channels_last", "group", "compile"),
