@@ -13,7 +13,7 @@ from osp.errors import UserError, printable
 from osp.files import write_text
 from osp.report import summary
 from osp.report.confusion import draw_confusion, worst_pairs
-from osp.report.curves import draw_curves
+from osp.report.curves import curves
 from osp.report.embedding import FeatureMap, feature_map
 from osp.report.figure import COLORS, own_style, svg
 from osp.report.galleries import Shot, galleries
@@ -61,8 +61,8 @@ def page(run: FinishedRun, other: FinishedRun | None = None) -> str:
             compared=None if other is None else summary.title(other),
             colors=COLORS,
             names=run.class_names,
-            curves=_drawn(draw_curves(run.metrics)) if run.metrics else None,
-            histogram=_histogram(run),
+            curves=[{"title": name, "drawing": _drawn(figure)} for name, figure in curves(run.metrics).items()],
+            histograms=_histograms(run),
             threshold_note=summary.threshold_note(run),
             no_predictions=NO_PREDICTIONS,
             map=_map(run, data),
@@ -97,24 +97,21 @@ def _drawn(figure: Figure) -> str:
     return data_url(svg(figure, transparent=True), "image/svg+xml")
 
 
-def _histogram(run: FinishedRun) -> str | None:
+def _histograms(run: FinishedRun) -> list[dict[str, str]]:
     predictions = run.predictions
     if predictions is None:
-        return None
-    score = predictions.score
+        return []
+    score, truth = predictions.score, run.truth
     test = {name: predictions.groups[key].scores[score] for key, name in (("test", "ID"), ("test_ood", "OOD"))}
     pool = predictions.pool.scores[score]
-    panels = [("Test images", test)] if any(map(len, test.values())) else []
-    if len(pool):
-        truth = run.truth
-        kinds = {"unlabelled": pool} if truth is None else {"ID": pool[~truth], "OOD": pool[truth]}
-        panels.append(("Unlabelled images", kinds))
-    if not panels:
-        return None
-    figure = Figure(figsize=(5 * len(panels), 3.2), layout="constrained", dpi=110)
-    for axes, (title, kinds) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        draw_scores(axes, kinds, predictions.threshold, title, printable(score))
-    return _drawn(figure)
+    kinds = {"unlabelled": pool} if truth is None else {"ID": pool[~truth], "OOD": pool[truth]}
+    found = []
+    for title, scores in (("Test images", test), ("Unlabelled images", kinds)):
+        if any(map(len, scores.values())):
+            figure = Figure(figsize=(5, 3.2), layout="constrained", dpi=110)
+            draw_scores(figure.subplots(), scores, predictions.threshold, title, printable(score))
+            found.append({"title": title, "drawing": _drawn(figure)})
+    return found
 
 
 def _map(run: FinishedRun, data: Data | None) -> dict[str, Any] | None:
