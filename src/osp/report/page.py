@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -276,20 +276,21 @@ def _looks(
     except UserError as error:
         return [], f"Left out: {printable(error)}"
 
-    def row(name: str, pictures: list[list[np.ndarray | None]], words: list[str]) -> dict[str, Any]:
+    def row(name: str, pictures: Sequence[np.ndarray | None], words: Sequence[str]) -> dict[str, Any]:
         cells = [
-            {"images": [picture_url(each) for each in cell if each is not None], "caption": word}
-            for cell, word in zip(pictures, words, strict=True)
+            {"image": None if picture is None else picture_url(picture), "caption": word}
+            for picture, word in zip(pictures, words, strict=True)
         ]
         return {"name": name, "cells": cells}
 
-    rows = [row("image", [[image] for image in found.images], [found.names[number] for number in found.targets])]
+    nothing = [""] * len(found.images)
+    rows = [row("image", found.images, [found.names[number] for number in found.targets])]
     if other is not None and found.baseline is not None and found.baseline_said is not None:
-        rows.append(row(f"{other.method}: Grad-CAM", [[image] for image in found.baseline], found.baseline_said))
+        rows.append(row(f"{other.method}: Grad-CAM", found.baseline, found.baseline_said))
     if found.partners is not None and found.partner_images is not None:
-        pairs = [list(pair) for pair in zip(found.partners, found.partner_images, strict=True)]
-        rows.append(row("paired OOD feature", pairs, [""] * len(pairs)))
-    rows.append(row(f"{run.method}: Grad-CAM", [[image] for image in found.own], found.own_said))
+        rows.append(row("paired OOD feature: where", found.partners, nothing))
+        rows.append(row("... and its image", found.partner_images, nothing))
+    rows.append(row(f"{run.method}: Grad-CAM", found.own, found.own_said))
     return rows, ""
 
 
