@@ -62,8 +62,8 @@ def shares(metrics: Sequence[Mapping[str, Any]], but: Sequence[str]) -> list[str
     return [key for key, value in most.items() if value <= 1]
 
 
-def draw_curves(metrics: Sequence[Mapping[str, Any]]) -> Figure:
-    """Panels of losses, accuracy and AUROC, purity, angle and bank fill: those of which the run says anything."""
+def curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
+    """Losses, accuracy and AUROC, purity, angle, bank fill: a figure each, those of which the run says anything."""
     terms = losses(metrics)
     noted = shares(metrics, ["step", "lr", "images_seen", "bank_fill", "bank_fill_least", *terms])
     wanted: dict[str, tuple[str, dict[str, str]]] = {
@@ -71,32 +71,34 @@ def draw_curves(metrics: Sequence[Mapping[str, Any]]) -> Figure:
         **PANELS,
         "What the method notes": ("share", {name: name for name in noted[:8]}),
     }
-    panels = {
-        title: (unit, kept)
-        for title, (unit, keys) in wanted.items()
-        if (kept := {key: name for key, name in keys.items() if series(metrics, key)[0]})
-    }
-    columns = 2 if len(panels) > 1 else 1
-    rows = max(1, -(-len(panels) // columns))
-    figure = Figure(figsize=(5 * columns, 2.9 * rows), layout="constrained", dpi=110)
-    axes: list[Axes] = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for panel in axes[len(panels) :]:
-        panel.axis("off")
-    for panel, (title, (unit, keys)) in zip(axes, panels.items(), strict=False):
-        for number, (key, name) in enumerate(keys.items()):
-            steps, values = series(metrics, key)
-            every = max(1, len(steps) // 8)
-            panel.plot(steps, values, label=name, markersize=4, linewidth=1.3, markevery=every, **line_style(number))
-        for step in stage_changes(metrics):
-            panel.axvline(step, color="#888888", linewidth=0.8, linestyle=":")
-        panel.set(title=title, xlabel="step", ylabel=unit)
-        panel.title.set_fontsize(10)
-        if title == "Losses":
-            panel.set_yscale("symlog", linthresh=1e-2)
-            plain_ticks(panel.yaxis)
-        panel.grid(alpha=0.3)
-        panel.legend(fontsize=7, frameon=False, ncols=2 if len(keys) > 5 else 1, handlelength=3)
-    return figure
+    found = {}
+    for title, (unit, keys) in wanted.items():
+        kept = {key: name for key, name in keys.items() if series(metrics, key)[0]}
+        if kept:
+            figure = Figure(figsize=(5, 3), layout="constrained", dpi=110)
+            draw_curves(figure.subplots(), metrics, kept, title, unit)
+            found[title] = figure
+    return found
+
+
+def draw_curves(
+    axes: Axes, metrics: Sequence[Mapping[str, Any]], keys: Mapping[str, str], title: str, unit: str
+) -> None:
+    """Numbers over the steps, by key and name; dotted where a stage begins. Losses on a logarithmic scale down to 0."""
+    for number, (key, name) in enumerate(keys.items()):
+        steps, values = series(metrics, key)
+        every = max(1, len(steps) // 8)
+        axes.plot(steps, values, label=name, markersize=4, linewidth=1.3, markevery=every, **line_style(number))
+    for step in stage_changes(metrics):
+        axes.axvline(step, color="#888888", linewidth=0.8, linestyle=":")
+    axes.set(title=title, xlabel="step", ylabel=unit)
+    axes.title.set_fontsize(10)
+    if "loss" in keys:
+        axes.set_yscale("symlog", linthresh=1e-2)
+        plain_ticks(axes.yaxis)
+        axes.set_ylim(bottom=min(0, *(min(series(metrics, key)[1]) for key in keys)))
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=7, frameon=False, ncols=2 if len(keys) > 5 else 1, handlelength=3)
 
 
 def stage_changes(metrics: Sequence[Mapping[str, Any]]) -> list[int]:

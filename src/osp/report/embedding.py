@@ -93,12 +93,14 @@ def draw_map(axes: Axes, found: FeatureMap, names: tuple[str, ...], title: str =
     """ID points by class, each with its color and marker, over black OOD points."""
     ood = found.classes < 0
     if ood.any():
-        axes.scatter(*found.places[ood].T, s=7, c="black", marker=".", linewidths=0, label="OOD", zorder=1)
+        x, y = found.places[ood].T
+        axes.scatter(x, y, s=7, c="black", marker=".", linewidths=0, label="OOD", zorder=1)
     for number, name in enumerate(names):
         here = found.classes == number
         if here.any():
             color, marker = COLORS[number % len(COLORS)], MARKERS[(number + number // len(COLORS)) % len(MARKERS)]
-            axes.scatter(*found.places[here].T, s=12, c=color, marker=marker, linewidths=0, alpha=0.85, label=name)
+            x, y = found.places[here].T
+            axes.scatter(x, y, s=12, c=color, marker=marker, linewidths=0, alpha=0.85, label=name)
     axes.set(xticks=[], yticks=[], title=title)
     axes.title.set_fontsize(10)
     for spine in axes.spines.values():

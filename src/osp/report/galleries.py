@@ -149,7 +149,7 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+    return f"{100 * share:.0f}\u00a0%"
 
 
 def _known(truth: np.ndarray | None, row: int) -> bool:

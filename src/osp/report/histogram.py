@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
-STYLES = {
+STYLES: dict[str, dict[str, Any]] = {
     "ID": {"color": "#2a6f97", "histtype": "stepfilled", "alpha": 0.55},
     "OOD": {"color": "#d1603d", "histtype": "step", "linewidth": 1.8, "hatch": "////"},
     "unlabelled": {"color": "#666666", "histtype": "stepfilled", "alpha": 0.5},

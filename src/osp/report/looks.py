@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from osp.engine.data import Data, open_again
-from osp.errors import UserError
+from osp.errors import UserError, printable
 from osp.predictor import Predictor, load
 from osp.report.gradcam import ClassMaps, class_maps, overlay, partner_maps
 from osp.report.reading import FinishedRun
@@ -38,7 +38,7 @@ def look(run: FinishedRun, baseline: FinishedRun | None = None, most: int = 8, d
     images = data.test.take(rows).numpy()
     model = load_model(run)
     own = class_maps(model, images)
-    names = run.class_names or tuple(data.class_names)
+    names = tuple(map(printable, model.class_names))
     found = Looks(
         images=[plain(image) for image in images],
         targets=targets,
@@ -47,21 +47,20 @@ def look(run: FinishedRun, baseline: FinishedRun | None = None, most: int = 8, d
         own_said=said(own, names),
     )
     if baseline is not None:
-        found = _with_baseline(found, run, baseline, images)
+        found = _with_baseline(found, model, baseline, images)
     if run.bank:
         found = _with_partners(found, run, data, model, own, images)
     return found
 
 
-def _with_baseline(found: Looks, run: FinishedRun, baseline: FinishedRun, images: np.ndarray) -> Looks:
+def _with_baseline(found: Looks, model: Predictor, baseline: FinishedRun, images: np.ndarray) -> Looks:
     other = load_model(baseline)
-    if other.shape != images.shape[1:] or baseline.class_names != run.class_names:
+    if other.shape != model.shape or other.class_names != model.class_names:
         raise UserError(
-            f"The run in {baseline.folder.path} has other classes or image sizes than {run.folder.path}; compare runs "
-            "on the same data."
+            f"The run in {baseline.folder.path} has other classes or images; compare runs on the same data."
         )
     maps = class_maps(other, images)
-    return _changed(found, baseline=overlaid(images, maps), baseline_said=said(maps, found.names))
+    return replace(found, baseline=overlaid(images, maps), baseline_said=said(maps, found.names))
 
 
 def _with_partners(
@@ -70,17 +69,11 @@ def _with_partners(
     partners = partner_maps(model, images, own, run.bank)
     theirs = data.train.take(data.split.unlabeled[partners.pool_rows]).numpy()
     there = partners.found
-    return _changed(
+    return replace(
         found,
         partners=[overlay(*pair) if ok else None for *pair, ok in zip(images, partners.maps, there, strict=True)],
         partner_images=[plain(image) if ok else None for image, ok in zip(theirs, there, strict=True)],
     )
-
-
-def _changed(found: Looks, **values: object) -> Looks:
-    from dataclasses import replace
-
-    return replace(found, **values)  # type: ignore[arg-type]
 
 
 def load_model(run: FinishedRun) -> Predictor:
@@ -112,4 +105,4 @@ def overlaid(images: np.ndarray, found: ClassMaps) -> list[Picture]:
 def said(found: ClassMaps, names: tuple[str, ...]) -> list[str]:
     """`cat 93 %`."""
     pairs = zip(found.predicted, found.confidence, strict=True)
-    return [f"{names[number]} {100 * confidence:.0f} %" for number, confidence in pairs]
+    return [f"{names[number]} {100 * confidence:.0f}\u00a0%" for number, confidence in pairs]

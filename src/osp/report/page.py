@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from osp.errors import UserError, printable
 from osp.files import write_text
 from osp.report import summary
 from osp.report.confusion import draw_confusion, worst_pairs
-from osp.report.curves import draw_curves
+from osp.report.curves import curves
 from osp.report.embedding import FeatureMap, feature_map
 from osp.report.figure import COLORS, own_style, svg
 from osp.report.galleries import Shot, galleries
@@ -61,8 +61,8 @@ def page(run: FinishedRun, other: FinishedRun | None = None) -> str:
             compared=None if other is None else summary.title(other),
             colors=COLORS,
             names=run.class_names,
-            curves=_drawn(draw_curves(run.metrics)) if run.metrics else None,
-            histogram=_histogram(run),
+            curves=[{"title": name, "drawing": _drawn(figure)} for name, figure in curves(run.metrics).items()],
+            histograms=_histograms(run),
             threshold_note=summary.threshold_note(run),
             no_predictions=NO_PREDICTIONS,
             map=_map(run, data),
@@ -97,24 +97,21 @@ def _drawn(figure: Figure) -> str:
     return data_url(svg(figure, transparent=True), "image/svg+xml")
 
 
-def _histogram(run: FinishedRun) -> str | None:
+def _histograms(run: FinishedRun) -> list[dict[str, str]]:
     predictions = run.predictions
     if predictions is None:
-        return None
-    score = predictions.score
+        return []
+    score, truth = predictions.score, run.truth
     test = {name: predictions.groups[key].scores[score] for key, name in (("test", "ID"), ("test_ood", "OOD"))}
     pool = predictions.pool.scores[score]
-    panels = [("Test images", test)] if any(map(len, test.values())) else []
-    if len(pool):
-        truth = run.truth
-        kinds = {"unlabelled": pool} if truth is None else {"ID": pool[~truth], "OOD": pool[truth]}
-        panels.append(("Unlabelled images", kinds))
-    if not panels:
-        return None
-    figure = Figure(figsize=(5 * len(panels), 3.2), layout="constrained", dpi=110)
-    for axes, (title, kinds) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        draw_scores(axes, kinds, predictions.threshold, title, printable(score))
-    return _drawn(figure)
+    kinds = {"unlabelled": pool} if truth is None else {"ID": pool[~truth], "OOD": pool[truth]}
+    found = []
+    for title, scores in (("Test images", test), ("Unlabelled images", kinds)):
+        if any(map(len, scores.values())):
+            figure = Figure(figsize=(5, 3.2), layout="constrained", dpi=110)
+            draw_scores(figure.subplots(), scores, predictions.threshold, title, printable(score))
+            found.append({"title": title, "drawing": _drawn(figure)})
+    return found
 
 
 def _map(run: FinishedRun, data: Data | None) -> dict[str, Any] | None:
@@ -279,20 +276,21 @@ def _looks(
     except UserError as error:
         return [], f"Left out: {printable(error)}"
 
-    def row(name: str, pictures: list[list[np.ndarray | None]], words: list[str]) -> dict[str, Any]:
+    def row(name: str, pictures: Sequence[np.ndarray | None], words: Sequence[str]) -> dict[str, Any]:
         cells = [
-            {"images": [picture_url(each) for each in cell if each is not None], "caption": word}
-            for cell, word in zip(pictures, words, strict=True)
+            {"image": None if picture is None else picture_url(picture), "caption": word}
+            for picture, word in zip(pictures, words, strict=True)
         ]
         return {"name": name, "cells": cells}
 
-    rows = [row("image", [[image] for image in found.images], [found.names[number] for number in found.targets])]
+    nothing = [""] * len(found.images)
+    rows = [row("image", found.images, [found.names[number] for number in found.targets])]
     if other is not None and found.baseline is not None and found.baseline_said is not None:
-        rows.append(row(f"{other.method}: Grad-CAM", [[image] for image in found.baseline], found.baseline_said))
+        rows.append(row(f"{other.method}: Grad-CAM", found.baseline, found.baseline_said))
     if found.partners is not None and found.partner_images is not None:
-        pairs = [list(pair) for pair in zip(found.partners, found.partner_images, strict=True)]
-        rows.append(row("paired OOD feature", pairs, [""] * len(pairs)))
-    rows.append(row(f"{run.method}: Grad-CAM", [[image] for image in found.own], found.own_said))
+        rows.append(row("paired OOD feature: where", found.partners, nothing))
+        rows.append(row("... and its image", found.partner_images, nothing))
+    rows.append(row(f"{run.method}: Grad-CAM", found.own, found.own_said))
     return rows, ""
 
 

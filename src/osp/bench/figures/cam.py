@@ -1,10 +1,12 @@
 """Figure 5: where the networks look. Per column a test image: the first of each class, none was picked by its looks.
 
 Rows: the image; the baseline's Grad-CAM; Grad-CAM of z·o/‖o‖ for the OOD feature o of OSP's bank paired with it, and
-beside it the image of o; OSP's Grad-CAM. Needs the images and the models (`osp.report.gradcam`).
+next to that the image of o; OSP's Grad-CAM. Needs the images and the models (`osp.report.gradcam`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -46,18 +48,16 @@ def counterpart(run: FinishedRun, others: list[FinishedRun]) -> FinishedRun:
 
 def draw_looks(found: Looks, run: FinishedRun, baseline: FinishedRun | None) -> Figure:
     """Rows of pictures."""
-    rows: list[tuple[str, list[np.ndarray | None], list[str]]] = [
-        ("image", list(found.images), [found.names[c] for c in found.targets])
+    nothing = [""] * len(found.images)
+    rows: list[tuple[str, Sequence[np.ndarray | None], Sequence[str]]] = [
+        ("image", found.images, [found.names[number] for number in found.targets])
     ]
-    if baseline is not None and found.baseline is not None:
-        rows.append((f"{baseline.method}\nGrad-CAM", list(found.baseline), found.baseline_said))
+    if baseline is not None and found.baseline is not None and found.baseline_said is not None:
+        rows.append((f"{baseline.method}\nGrad-CAM", found.baseline, found.baseline_said))
     if found.partners is not None and found.partner_images is not None:
-        shown: list[np.ndarray | None] = [
-            None if map_ is None or image is None else np.concatenate([map_, image], axis=1)
-            for map_, image in zip(found.partners, found.partner_images, strict=True)
-        ]
-        rows.append(("paired OOD feature:\nwhere, and its image", shown, [""] * len(shown)))
-    rows.append((f"{run.method}\nGrad-CAM", list(found.own), found.own_said))
+        rows.append(("paired OOD\nfeature: where", found.partners, nothing))
+        rows.append(("... and its\nimage", found.partner_images, nothing))
+    rows.append((f"{run.method}\nGrad-CAM", found.own, found.own_said))
     figure = Figure(figsize=(1.55 * len(found.images) + 1.4, 1.75 * len(rows) + 0.3), layout="constrained", dpi=130)
     grid = figure.subplots(len(rows), len(found.images), squeeze=False)
     for axes_row, (name, pictures, words) in zip(grid, rows, strict=True):
