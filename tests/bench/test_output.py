@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.stores import finished
+from helpers.stores import finished
 from osp.bench.grid import Choice, Grid, Paper, Table, expand
 from osp.bench.output import Report, as_csv, as_json, budgets, fill, latex, legend, markdown, sign_flip, write
 from osp.bench.store import Store
@@ -22,7 +22,7 @@ CHOICE = Choice(scale="demo", seeds=SEEDS, settings=("steps=10",))
 def grid(**fields: object) -> Grid:
     paper = Paper(columns=("0.3", "0.6"), rows={"osp": (99.3, None)})
     values = {"methods": ("supervised", "osp"), "datasets": ("digits",), "ratios": (0.3, 0.6), "paper": paper}
-    return Grid(**{"name": "mine", "title": "Mine & <yours>", **values, **fields})  # type: ignore[arg-type]
+    return Grid(**{"name": "mine", "title": "Mine & <yours>", **values, **fields})
 
 
 def filled(tmp_path: Path, ahead: tuple[float, ...], table: Table | None = None) -> Report:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from bench.stores import finished, plan_of
+from helpers.stores import finished, plan_of
 from osp import Recipe
 from osp.bench.run import jobs_for, run_jobs
 from osp.bench.store import Store

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.stores import finished, plan_of
+from helpers.stores import finished, plan_of
 from osp.bench.export import export
 from osp.bench.store import Store
 from osp.errors import UserError

@@ -183,7 +183,7 @@ class Table:
 
 
 def method_row(name: str) -> Entry:
-    return Entry(name=name, method=name)  # type: ignore[call-arg]
+    return Entry(name=name, method=name)
 
 
 # Reading
@@ -362,7 +362,8 @@ def chosen_columns(grid: Grid, choice: Choice) -> list[tuple[str, dict[str, Any]
         datasets = choice.datasets or grid.datasets or [None]
     ratios: Sequence[float | None] = choice.ratios or grid.ratios or [None]
     columns = []
-    for data, setting, ratio, length in product(datasets, settings or [None], ratios, grid.lengths or [None]):
+    each_setting: Sequence[Entry | None] = settings or [None]
+    for data, setting, ratio, length in product(datasets, each_setting, ratios, grid.lengths or [None]):
         words = [
             data if data is not None and (data,) != grid.datasets else None,
             setting.name if setting is not None else None,

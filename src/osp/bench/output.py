@@ -103,7 +103,9 @@ def fill(store: Store, table: Table, measure: str | None = None, keys: KeyCache 
 
 
 def _filled(store: Store, cell: Cell, keys: KeyCache | None) -> Filled:
-    runs, stale, problems = [], [], []
+    runs: list[StoredRun] = []
+    stale: list[StoredRun] = []
+    problems: list[str] = []
     for plan in cell.plans:
         content = keys.of(plan) if keys is not None else None
         try:
@@ -237,7 +239,7 @@ def budgets(report: Report) -> list[Budget]:
             means = [statistics.fmean(number(r.result, key) or 0 for r in runs) for key in COSTS]
             counts = sorted({run.plan.val_per_class for run in runs})
             used = f"{' or '.join(map(str, counts))} per class: {get(runs[0].plan.method).validation}"
-            found.append(Budget(row, *means, validation=used))
+            found.append(Budget(row, means[0], means[1], means[2], used))
     return found
 
 
