@@ -1,4 +1,4 @@
-"""Draw the two diagrams of docs/osp.md: the architecture (Figure 2 of the paper) and the decomposition (Figure 3).
+"""Draw the diagrams of the docs, as `osp bench figure-method` does.
 
 python scripts/draw_diagrams.py [FOLDER]        (default docs/images)
 """
@@ -8,113 +8,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import numpy as np
-import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch
-
-from osp.parts import prune
-
-ID, OOD, NEUTRAL, DARK = "#d6e8f2", "#f6ddd2", "#eeeeee", "#333333"
-
-
-def box(axes: Axes, x: float, y: float, width: float, height: float, text: str, colour: str = NEUTRAL) -> None:
-    """A rounded box with its lower left corner at (x, y)."""
-    shape = FancyBboxPatch(
-        (x, y), width, height, boxstyle="round,pad=0.02,rounding_size=0.08", fc=colour, ec=DARK, lw=1
-    )
-    axes.add_patch(shape)
-    axes.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=8.5, linespacing=1.3)
-
-
-def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], text: str = "", bend: float = 0.0) -> None:
-    style = {"arrowstyle": "-|>", "color": DARK, "lw": 1, "connectionstyle": f"arc3,rad={bend}"}
-    axes.annotate("", xy=end, xytext=start, arrowprops=style)
-    if text:
-        axes.text((start[0] + end[0]) / 2, (start[1] + end[1]) / 2 + 0.08, text, fontsize=7.5, ha="center")
-
-
-def architecture() -> Figure:
-    """Figure 2: what an image goes through in fine-tuning, and which loss each part gets."""
-    figure = Figure(figsize=(11, 5.4), layout="constrained", dpi=120)
-    axes = figure.subplots()
-    axes.set(xlim=(-0.5, 14), ylim=(0, 6.95))
-    axes.axis("off")
-    box(axes, 0.1, 5.2, 2.1, 0.9, "labelled images\nweak view", ID)
-    box(axes, 0.1, 3.5, 2.1, 0.9, "kept pool images\nweak and strong view", ID)
-    box(axes, 0.1, 1.3, 2.1, 0.9, "whole pool\nfour rotations", OOD)
-    box(axes, 3.0, 2.9, 1.5, 2.0, "encoder G\n\nz = G(x)")
-    for y in (5.65, 3.95, 1.75):
-        arrow(axes, (2.25, y), (2.97, 3.9 + (y - 3.9) * 0.25))
-    box(axes, 5.5, 5.5, 2.5, 0.8, "classifier F\nL_ce, L_u")
-    box(axes, 5.5, 4.2, 2.5, 0.8, "matching head M\nS(x), L_ood")
-    box(axes, 5.5, 1.0, 2.5, 0.8, "rotation head H\nL_rot")
-    for y in (5.9, 4.6, 1.4):
-        arrow(axes, (4.55, 3.9 + (y - 3.9) * 0.3), (5.45, y))
-    box(axes, 9.0, 4.2, 2.1, 0.8, "partition of the pool\n(Otsu), each refresh")
-    arrow(axes, (8.05, 4.6), (8.95, 4.6))
-    axes.plot([10.05, 10.05, -0.35, -0.35, 0.0], [5.05, 6.6, 6.6, 3.95, 3.95], color=DARK, lw=1, ls=":")
-    axes.text(5.2, 6.62, "kept images", fontsize=7.5, va="bottom")
-    box(axes, 11.7, 4.2, 2.2, 0.8, "set aside, doubtful:\nbank B(1) ... B(K)", OOD)
-    arrow(axes, (11.15, 4.6), (11.65, 4.6))
-    box(axes, 5.5, 2.6, 2.5, 0.8, "anchors: z with\np[c] > 0.8  (Eq. 2-4)", ID)
-    arrow(axes, (4.55, 3.4), (5.45, 3.0))
-    box(axes, 9.0, 2.6, 2.1, 0.8, "aliasing matching\nz of c with o of B(c)")
-    arrow(axes, (8.05, 3.0), (8.95, 3.0))
-    arrow(axes, (12.8, 4.15), (11.15, 3.1), bend=-0.2)
-    box(axes, 9.0, 1.0, 2.1, 0.9, "prune (Eq. 8)\nz_r = z - α (z·o/‖o‖²) o")
-    arrow(axes, (10.05, 2.55), (10.05, 1.95))
-    box(axes, 11.7, 1.0, 2.2, 0.9, "F(z_r) like F(z):\nL_odc (Eq. 10)")
-    arrow(axes, (11.15, 1.45), (11.65, 1.45))
-    axes.text(
-        0.1,
-        0.25,
-        "Pre-training: L_ce + L_rot + L_ood.  Fine-tuning: all terms.  Inference: G and F alone.",
-        fontsize=8.5,
-    )
-    return figure
-
-
-def decomposition() -> Figure:
-    """Figure 3: a feature, its part along an OOD feature, and what pruning leaves, computed by `osp.parts.prune`."""
-    figure = Figure(figsize=(6.2, 4.4), layout="constrained", dpi=120)
-    axes = figure.subplots()
-    feature, ood, alpha = np.array([3.2, 2.4]), np.array([4.4, 0.0]), 0.8
-    pruned = prune(torch.tensor(feature)[None], torch.tensor(ood)[None], alpha)[0].numpy()
-    along = prune(torch.tensor(feature)[None], torch.tensor(ood)[None], 1.0)[0].numpy()
-    arrows = {
-        "o, OOD feature": (ood, "#d1603d", (4.1, -0.28)),
-        "z, ID feature": (feature, "#2a6f97", (3.25, 2.45)),
-        f"$z_r = z - \\alpha z_b$, α = {alpha}": (pruned, "#2f9e44", (0.75, 2.5)),
-    }
-    for text, (vector, colour, place) in arrows.items():
-        axes.annotate(
-            "", xy=(vector[0], vector[1]), xytext=(0, 0), arrowprops={"arrowstyle": "-|>", "color": colour, "lw": 2.2}
-        )
-        axes.text(*place, text, color=colour, fontsize=10)
-    axes.annotate("", xy=(feature[0], -0.08), xytext=(0, -0.08), arrowprops={"arrowstyle": "<->", "color": "grey"})
-    axes.text(feature[0] / 2, -0.34, "$z_b = (z\\cdot o/\\|o\\|^2)\\,o$", ha="center", color="grey")
-    axes.plot([feature[0], feature[0]], [0, feature[1]], ls=":", color="grey")
-    axes.plot([pruned[0], feature[0]], [feature[1]] * 2, ls=":", color="grey")
-    axes.annotate(
-        "",
-        xy=(along[0], along[1]),
-        xytext=(0, 0),
-        arrowprops={"arrowstyle": "-|>", "color": "grey", "lw": 1, "ls": "--"},
-    )
-    axes.text(-0.1, 1.1, "$z_a \\perp o$", color="grey", ha="right")
-    axes.set(xlim=(-0.8, 4.8), ylim=(-0.6, 2.9), aspect="equal")
-    axes.axis("off")
-    return figure
-
+from osp.bench.figures import method
+from osp.report.figure import own_style, save_png
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/images")
     folder.mkdir(parents=True, exist_ok=True)
-    for name, drawing in (("architecture", architecture()), ("decomposition", decomposition())):
-        drawing.savefig(folder / f"{name}.png")
-        print(folder / f"{name}.png")
+    with own_style():
+        for name, drawing in method.figures([]).items():
+            save_png(drawing, folder / f"{name}.png")
+            print(folder / f"{name}.png")

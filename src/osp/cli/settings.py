@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 GROUPS = {
     "Data": ("data", "data_dir", "image_size", "ood_data", "ood_dir"),
-    "Split": ("id_classes", "labels_per_class", "val_per_class", "unlabeled", "ood_ratio", "ood_count"),
+    "Split": ("id_classes", "labels_per_class", "val_per_class", "unlabeled", "ood_ratio", "id_count", "ood_count"),
+    "Test": ("test_ood",),
     "Method and network": ("method", "preset", "options", "network", "bn_momentum"),
     "Length": ("scale", "steps", "eval_every", "log_every", "tensorboard"),
     "Machine": ("seed", "device", "precision", "threads", "channels_last", "group", "compile"),
@@ -33,6 +34,8 @@ UNSET = {
     "unlabeled": "as many as fit",
     "ood_ratio": "by the data set",
     "ood_count": "by ood_ratio",
+    "id_count": "what the total leaves",
+    "test_ood": "none",
     "method": "osp",
     "preset": "default",
     "options": "the method's",
@@ -109,7 +112,7 @@ def settings(
 
 def _default(name: str, field: FieldInfo) -> str:
     default = field.get_default(call_default_factory=True)
-    return UNSET.get(name, "not set") if default is None or default == {} else value(default)
+    return UNSET.get(name, "not set") if default is None or default in ({}, ()) else value(default)
 
 
 def _meaning(name: str, field: FieldInfo) -> str:

@@ -76,6 +76,11 @@ def train(
     ] = None,
     labels_per_class: Annotated[int | None, typer.Option(help="Labelled images per class.")] = None,
     unlabeled: Annotated[int | None, typer.Option(help="Unlabelled images in all; default: as many as fit.")] = None,
+    id_count: Annotated[int | None, typer.Option(help="Unlabelled ID images, in place of a total.")] = None,
+    ood_count: Annotated[int | None, typer.Option(help="Unlabelled OOD images, in place of a ratio.")] = None,
+    test_ood: Annotated[
+        str | None, typer.Option(help="Test the model on these OOD sets too, such as uniform,cifar10.")
+    ] = None,
     network: Annotated[str | None, typer.Option(help="cnn, small, or wrn-DEPTH-WIDTH such as wrn-28-2.")] = None,
     steps: Annotated[int | None, typer.Option(help="Length of the run; a short one is a long one scaled down.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
@@ -112,6 +117,9 @@ def train(
         "ood_ratio": ood_ratio,
         "labels_per_class": labels_per_class,
         "unlabeled": unlabeled,
+        "id_count": id_count,
+        "ood_count": ood_count,
+        "test_ood": test_ood,
         "network": network,
         "steps": steps,
         "seed": seed,

@@ -135,6 +135,8 @@ class Source:
     """The user's own images: the folder must be named, there is no usual place."""
     unsorted: bool = False
     """Nobody knows which of the images are OOD."""
+    class_sizes: tuple[int, ...] = ()
+    """Training images of each class as published: known without the files."""
     within: SplitDefaults | None = None
     """The paper's split where the other classes (or images without a class) are OOD; None where it has none."""
     across: SplitDefaults | None = None

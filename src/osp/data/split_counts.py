@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TypeVar
 
 import numpy as np
 
@@ -89,14 +90,7 @@ def unlabeled_counts(
 
 def _counts_at_ratio(spec: SplitSpec, rest: Sequence[Group], ood: Sequence[Group]) -> tuple[list[int], list[int]]:
     ratio = Fraction(str(spec.ood_ratio))  # as written: 20000 * (1 - 0.9) is 2000, and in floating point is not
-    # An ID class's and an OOD class's part of the total; the group with the fewest images decides what fits.
-    shares = [((1 - ratio) / len(rest), min(rest, key=len))]
-    if ood:
-        shares.append((ratio / len(ood), min(ood, key=len)))
-    shares = [(share, group) for share, group in shares if share]
-    # floor(total * share) <= n  <=>  total < (n + 1) / share; but a class with nothing left allows nothing at all
-    fits = [(math.ceil((len(group) + 1) / share) - 1 if len(group) else 0, group) for share, group in shares]
-    largest, limit = min(fits, key=lambda fit: fit[0])
+    largest, limit = largest_at_ratio(ratio, rest, ood)
     total = largest if spec.unlabeled is None else spec.unlabeled
     id_count = math.floor(total * (1 - ratio) / len(rest))
     ood_count = math.floor(total * ratio / len(ood)) if ood else 0
@@ -110,6 +104,25 @@ def _counts_at_ratio(spec: SplitSpec, rest: Sequence[Group], ood: Sequence[Group
             f"is {largest}."
         )
     return [id_count] * len(rest), [ood_count] * len(ood)
+
+
+Countable = TypeVar("Countable", Group, range)
+
+
+def largest_at_ratio(ratio: Fraction, rest: Sequence[Countable], ood: Sequence[Countable]) -> tuple[int, Countable]:
+    """The largest total that fits, and which class does not let it be larger.
+
+    >>> largest_at_ratio(Fraction("0.5"), [range(10), range(20)], [range(100)])
+    (43, range(0, 10))
+    """
+    # An ID class's and an OOD class's part of the total; the group with the fewest images decides what fits.
+    shares = [((1 - ratio) / len(rest), min(rest, key=len))]
+    if ood:
+        shares.append((ratio / len(ood), min(ood, key=len)))
+    shares = [(share, group) for share, group in shares if share]
+    # floor(total * share) <= n  <=>  total < (n + 1) / share; but a class with nothing left allows nothing at all
+    fits = [(math.ceil((len(group) + 1) / share) - 1 if len(group) else 0, group) for share, group in shares]
+    return min(fits, key=lambda fit: fit[0])
 
 
 def _counts_with_ood_count(

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from osp.data import load
+from osp.data import available, get, load
 from osp.data.gather import Images, match
 from osp.data.imageset import ImageSet
 from osp.data.split import Split, SplitSpec, make_split
+from osp.data.split_counts import largest_at_ratio
 from osp.errors import UserError
 from osp.recipe import Plan
+from osp.runs.folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class Data:
     """Which unlabelled images are OOD, for metrics only; None where nobody knows, as in a pile of unsorted images."""
     keys: dict[str, str]
     """Content keys of the sets: what a split's row numbers refer to."""
+    other_ood: dict[str, Images] = field(default_factory=dict)
+    """Sets that only the trained model sees, all of them OOD."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -47,18 +52,12 @@ def open_data(
 
     `keys` are the content keys of the images of that start: others now are refused.
     """
-    train, test = load(plan.data, plan.data_dir, size=plan.image_size, seed=plan.seed, progress=progress)
-    ood_train: ImageSet | None = None
-    ood_test: ImageSet | None = None
-    if plan.ood_data is not None:
-        side = train.shape[1]
-        ood_root = plan.ood_dir or plan.data_dir
-        ood_train, ood_test = load(plan.ood_data, ood_root, size=side, seed=plan.seed, progress=progress)
+    train, test, ood_train, ood_test = load_sets(plan, progress)
     warn_of_loose_images(plan, train)
     if test is None:
         raise UserError(f"{plan.data} has no test images to report on; it can only serve as ood_data.")
     sets = [each for each in (train, test, ood_train, ood_test) if each is not None]
-    found = {f"{number} {each.name}": each.content_key for number, each in enumerate(sets)}
+    found = keys_of(sets)
     if keys is not None and keys != found:
         raise UserError(
             "The images have changed since the run began: some came, went, changed places or changed their pixels. Put "
@@ -68,6 +67,7 @@ def open_data(
         split = make_split(split_spec(plan), train, test, ood_train, ood_test)
     else:
         split.check(train, test, ood_train, ood_test)
+    other_ood = {name: other_images(name, plan, train, progress) for name in plan.test_ood}
     named = {each.name: each.variant for each in sets if each.variant}
     return Data(
         train=_join(train, ood_train),
@@ -79,7 +79,49 @@ def open_data(
         skipped=sum(len(each.skipped) for each in sets),
         truth=None if unsorted_images(plan, train, split) else split.unlabeled_is_ood,
         keys=found,
+        other_ood=other_ood,
     )
+
+
+def data_sets() -> list[str]:
+    """Names of all known sets."""
+    return list(available())
+
+
+def load_sets(plan: Plan, progress: Any = None) -> tuple[ImageSet, ImageSet | None, ImageSet | None, ImageSet | None]:
+    """Training and test images of the set, and of the OOD source where that is another one."""
+    train, test = load(plan.data, plan.data_dir, size=plan.image_size, seed=plan.seed, progress=progress)
+    if plan.ood_data is None:
+        return train, test, None, None
+    root = plan.ood_dir or plan.data_dir
+    return train, test, *load(plan.ood_data, root, size=train.shape[1], seed=plan.seed, progress=progress)
+
+
+def content_keys(plan: Plan) -> dict[str, str]:
+    """What `data.json` of a run of this plan would say."""
+    return keys_of([each for each in load_sets(plan) if each is not None])
+
+
+def largest_pool(plan: Plan) -> int | None:
+    """The largest total at the plan's ratio by the published sizes of its classes; None where those do not limit it."""
+    sizes, labels = get(plan.data).class_sizes, plan.id_classes
+    numbers = range(len(sizes)) if labels is None else labels
+    if not sizes or plan.ood_ratio is None or plan.ood_data is not None or any(isinstance(c, str) for c in numbers):
+        return None
+    held = plan.labels_per_class + plan.val_per_class
+    rest = [range(max(0, size - held)) for number, size in enumerate(sizes) if number in numbers]
+    ood = [range(size) for number, size in enumerate(sizes) if number not in numbers]
+    return largest_at_ratio(Fraction(str(plan.ood_ratio)), rest, ood)[0]
+
+
+def keys_of(sets: Sequence[ImageSet]) -> dict[str, str]:
+    return {f"{number} {each.name}": each.content_key for number, each in enumerate(sets)}
+
+
+def other_images(name: str, plan: Plan, like: ImageSet, progress: Any = None) -> Images:
+    """Test images of another set (all images of one that has no test set), in the size and colors of this one."""
+    pool, test = load(name, plan.data_dir, size=like.shape[1], seed=plan.seed, progress=progress)
+    return Images([match((pool if test is None else test).images, like.shape)])
 
 
 def random_data(shape: tuple[int, int, int], classes: int, pool: int, folder: Path, labels_per_class: int = 10) -> Data:
@@ -150,3 +192,11 @@ def _join(images: ImageSet, others: ImageSet | None) -> Images:
     if others is not None:
         parts.append(match(others.images, images.shape))
     return Images(parts)
+
+
+def open_again(folder: RunFolder) -> Data:
+    """The images of a run, to look at them; UserError where they are gone or are others now."""
+    data = open_data(Plan.read(folder.plan), Split.load(folder.split))
+    if folder.data.exists() and folder.read_json(folder.data) != data.keys:
+        raise UserError(f"The images have changed since the run in {folder.path} began.")
+    return data

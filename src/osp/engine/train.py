@@ -82,7 +82,7 @@ def train(
     folder = RunFolder(folder_for(recipe, out))
     if resume:
         plan = stored_plan(folder, recipe)
-        if (finished := folder.read_result()) is not None:
+        if (finished := finished_result(folder, plan)) is not None:
             display.say(f"The run in {folder.path} is finished.")
             return Run(folder.path, finished, plan, None, network)
     else:
@@ -112,7 +112,7 @@ def run_plan(
         if not resume:
             folder.check_free()  # somebody else may have begun here while the data were read
             write_text(folder.plan, plan.dump())
-        elif (finished := folder.read_result()) is not None:
+        elif (finished := finished_result(folder, plan)) is not None:
             return Run(folder.path, finished, plan, None, network)
         if not folder.recipe.exists():
             write_text(folder.recipe, Recipe(**plan.recipe).dump())
@@ -130,6 +130,12 @@ def run_plan(
         loop.run()
         result = finish(loop, data)
     return Run(folder.path, result, plan, data, network)
+
+
+def finished_result(folder: RunFolder, plan: Plan) -> dict[str, Any] | None:
+    """The result in the folder, unless the plan now asks for OOD sets that the model was not tested on."""
+    result = folder.read_result()
+    return None if result is not None and set(plan.test_ood) - set(result.get("other_ood") or {}) else result
 
 
 def folder_for(recipe: Recipe, out: str | Path | None = None) -> Path:
@@ -273,6 +279,10 @@ def predict_everything(loop: Loop, data: Data) -> Predictions:
         "validation": evaluation.group(split.val, split.val_targets),
         "labeled": evaluation.group(split.labeled, split.labeled_targets),
     }
+    for name, images in data.other_ood.items():
+        views = pixel_views(images, data, loop.plan, loop.feed.device)
+        other_feed = Feed(views, split, loop.plan.seed, loop.feed.device)
+        groups[f"ood:{name}"] = evaluation.group(np.arange(len(images)), None, other_feed)
     return evaluation.predictions(groups, evaluation.pool())
 
 
@@ -289,6 +299,7 @@ def describe(plan: Plan, data: Data) -> dict[str, Any]:
         "ood_ratio": ratio,
         "labels_per_class": plan.labels_per_class,
         "unlabeled": len(data.split.unlabeled),
+        "class_names": list(data.class_names),
         "network": plan.network,
         "preset": plan.preset,
         "scale": plan.scale,

@@ -58,7 +58,7 @@ def measure(predictions: Predictions, truth: np.ndarray | None) -> dict[str, Any
     rounded["class_accuracy"] = [_rounded(each) for each in per_class_accuracy(matrix)]
     rounded["score"] = score
     rounded["scores"] = {name: _detection(test.scores[name], test_ood.scores[name]) for name in test.scores}
-    others = {name: group for name, group in predictions.groups.items() if name not in OWN_GROUPS}
+    others = {name.removeprefix("ood:"): group for name, group in predictions.groups.items() if name not in OWN_GROUPS}
     rounded["other_ood"] = {name: _detection(test.scores[score], group.scores[score]) for name, group in others.items()}
     validation = predictions.groups["validation"]
     known = len(validation) and validation.targets is not None

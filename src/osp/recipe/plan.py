@@ -40,7 +40,7 @@ IDENTITY = (
 """Fields that affect the result; the views follow from the method and its options. Folders, device, threads, layout,
 intervals and the words `preset` and `scale` say where and how it runs, or have become numbers."""
 
-FREE = ("device", "threads", "data_dir", "ood_dir", "tensorboard")
+FREE = ("device", "threads", "data_dir", "ood_dir", "tensorboard", "test_ood")
 """What may differ when a run goes on."""
 
 CUSTOM = "custom"
@@ -67,6 +67,7 @@ class Plan(BaseModel):
     id_count: int | None = Field(None, ge=0)
     ood_count: int | None = Field(None, ge=0)
     val_per_class: int = Field(ge=0)
+    test_ood: tuple[str, ...] = ()
 
     method: str
     method_content: str | None = None
@@ -193,6 +194,7 @@ def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None
         ood_data=recipe.ood_data,
         ood_dir=absolute(recipe.ood_dir),
         **numbers,
+        test_ood=recipe.test_ood,
         method=recipe.method or "osp",
         method_content=file_content(recipe.method or "osp") or None,
         options=json.loads(options.model_dump_json()),
@@ -218,10 +220,16 @@ def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None
 
 def check_data_names(recipe: Recipe, data: str) -> None:
     from osp.data import available as data_sets
+    from osp.data import get
 
-    for name in (data, recipe.ood_data):
+    for name in (data, recipe.ood_data, *recipe.test_ood):
         if name is not None and name not in data_sets():
             raise UserError(f"Unknown data set {name!r}.{suggest(name, data_sets())} `osp datasets` shows them.")
+    for name in recipe.test_ood:
+        if name in (data, recipe.ood_data):
+            raise UserError(f"test_ood {name}: these images are in the run already; name a set that is not.")
+        if get(name).own_folder:
+            raise UserError(f"test_ood {name}: only sets that have a place in the data folder can be named here.")
 
 
 def decide_options(method: Any, preset: Preset, scale: Scale, data: str, given: dict[str, Any]) -> Any:

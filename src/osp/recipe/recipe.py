@@ -38,6 +38,7 @@ class Recipe(BaseModel):
     id_count: int | None = Field(None, ge=0, description="number of unlabelled ID images, instead of a total")
     ood_count: int | None = Field(None, ge=0, description="number of OOD images, instead of a ratio")
     val_per_class: int | None = Field(None, ge=0, description="validation images per class")
+    test_ood: tuple[str, ...] = Field((), description="other data sets that the trained model is tested on as OOD")
 
     method: str | None = Field(None, description="method; see `osp methods`, or ./a_file.py; osp if not set")
     options: dict[str, Any] = Field(default_factory=dict, description="options of the method")
@@ -80,9 +81,18 @@ class Recipe(BaseModel):
             raise ValueError("it should be 'auto', 'cpu', 'cuda', 'cuda:1' or 'mps'")
         return value
 
+    @field_validator("test_ood", mode="before")
+    @classmethod
+    def _several(cls, value: Any) -> Any:
+        if isinstance(value, str):  # as on the command line
+            value = [word.strip() for word in value.split(",") if word.strip()]
+        return () if value is None else value
+
     def asked(self) -> dict[str, Any]:
         """The fields that say something."""
-        return {key: value for key, value in self.model_dump(mode="json").items() if value is not None and value != {}}
+        values = self.model_dump(mode="json")
+        empty = [key for key in ("options", "test_ood") if not values[key]]
+        return {key: value for key, value in values.items() if value is not None and key not in empty}
 
     def changed(self, **values: Any) -> Recipe:
         """This recipe with some fields replaced, validated again."""

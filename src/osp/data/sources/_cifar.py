@@ -60,6 +60,7 @@ class Cifar:
             describe=self.describe,
             look=self.look,
             remotes=(self.layouts[0].remote,),
+            class_sizes=(self.train_per_class,) * len(self.names),
             within=within,
             across=across,
         )

@@ -171,5 +171,6 @@ SOURCE = Source(
     look=look,
     remotes=REMOTES,
     grey=True,
+    class_sizes=(5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
     within=SplitDefaults(tuple(range(6)), 10, unlabeled=30_000, ood_ratio=0.6, val_per_class=50),  # Table 3
 )

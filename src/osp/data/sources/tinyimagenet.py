@@ -168,5 +168,6 @@ SOURCE = Source(
     describe=describe,
     look=look,
     remotes=(REMOTE,),
+    class_sizes=(500,) * 200,
     within=SplitDefaults(tuple(range(100)), 100, unlabeled=40_000, ood_ratio=0.6, val_per_class=50),  # Table 3
 )

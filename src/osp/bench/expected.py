@@ -1,0 +1,82 @@
+"""How long runs will take on this machine: from recorded seconds where there are any, else from a quick measurement."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+
+from osp.bench.store import Store
+from osp.recipe import Plan
+
+PASSES = {"supervised": 1.0}
+USUAL_PASSES = 8.0
+"""Images through the network per labelled image of a step: five unlabelled ones, some in two views."""
+
+
+class Expected:
+    """Seconds of a run, by what the store knows of such runs and by the cost of one image."""
+
+    def __init__(self, store: Store) -> None:
+        self._exact: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+        self._network: dict[tuple[str, str], list[float]] = defaultdict(list)
+        self._measured: dict[tuple[str, str], float] = {}
+        for run in store.runs():
+            seconds, steps = run.result.get("seconds"), run.result.get("steps")
+            if seconds and steps:
+                plan = run.plan
+                self._exact[plan.method, plan.data, plan.network].append(seconds / steps)
+                self._network[plan.data, plan.network].append(seconds / steps / images(plan))
+
+    def seconds(self, plan: Plan) -> float:
+        """Of one run, from its first step to its last."""
+        if known := self._exact.get((plan.method, plan.data, plan.network)):
+            return statistics.median(known) * plan.steps
+        if similar := self._network.get((plan.data, plan.network)):
+            return statistics.median(similar) * images(plan) * plan.steps
+        key = (plan.data, plan.network)
+        if key not in self._measured:
+            self._measured[key] = seconds_per_image(plan)
+        return self._measured[key] * images(plan) * plan.steps
+
+    def total(self, plans: Iterable[Plan], workers: int) -> float:
+        return sum(map(self.seconds, plans)) / max(1, workers)
+
+
+def images(plan: Plan) -> float:
+    """Images through the network in a step, roughly."""
+    return float(plan.options.get("batch", 64)) * PASSES.get(plan.method, USUAL_PASSES)
+
+
+SHAPES = {"digits": (1, 8, 8), "mnist": (1, 28, 28)}
+
+
+def seconds_per_image(plan: Plan) -> float:
+    """One image forth and back through the network, measured in a moment."""
+    import torch
+
+    from osp.nets import build_network
+
+    shape = SHAPES.get(plan.data, (3, 32, 32))
+    net = build_network(plan.network, shape, 10)
+    batch = torch.zeros(16, *shape)
+    taken = []
+    for _ in range(3):
+        started = time.perf_counter()
+        net(batch).sum().backward()
+        taken.append(time.perf_counter() - started)
+    return min(taken) / len(batch)
+
+
+def duration(seconds: float) -> str:
+    """In the largest unit that leaves a number above one.
+
+    >>> duration(40), duration(400), duration(40000), duration(4e6)
+    ('40 s', '7 min', '11.1 h', '46.3 days')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"

@@ -1,0 +1,45 @@
+"""Figures 1b and 1c: maps of the features of test images, ID by class and OOD black, one panel per method."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from osp.bench.figures._lines import by_data, by_method
+from osp.errors import UserError
+from osp.report.embedding import draw_map, feature_map
+from osp.report.reading import FinishedRun
+
+TITLE = "t-SNE maps of features of test images: ID by class, OOD black (the paper's Figures 1b and 1c)."
+
+
+def figures(runs: list[FinishedRun]) -> dict[str, Figure]:
+    """The run with the lowest seed of each method on each data set."""
+    drawn = []
+    for data, members in by_data(runs).items():
+        for method, own in by_method(members).items():
+            run = min(own, key=lambda each: each.plan.seed)
+            if (found := feature_map(run)) is not None:
+                drawn.append((data, method, run, found))
+    if not drawn:
+        raise UserError("figure-tsne: none of the runs has its predictions (predictions.npz); run them here.")
+    columns = min(len(drawn), 3)
+    rows = -(-len(drawn) // columns)
+    figure = Figure(figsize=(4.6 * columns, 4.2 * rows), layout="constrained", dpi=120)
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for panel in axes[len(drawn) :]:
+        panel.axis("off")
+    for number, (panel, (data, method, run, found)) in enumerate(zip(axes, drawn, strict=False)):
+        draw_map(
+            panel, found, run.class_names, f"{method} on {data}{scores(run)}", legend=number % columns == columns - 1
+        )
+    return {"": figure}
+
+
+def scores(run: FinishedRun) -> str:
+    """Accuracy and AUROC, on a line of their own."""
+    said = [
+        f"{name} {value:.1f}"
+        for key, name in (("accuracy", "accuracy"), ("auroc", "AUROC"))
+        if (value := run.number(key))
+    ]
+    return f"\n{', '.join(said)}" if said else ""

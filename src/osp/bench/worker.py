@@ -1,0 +1,140 @@
+"""One run of a bench in a process of its own: `python -m osp.bench.worker STORE NAME`, the recipe on standard input.
+
+It holds the run's claim while it works, begins or continues the run, and notes how it ended in `run.json`. When the
+bench that started it is gone, it saves and ends too, so that a killed bench leaves nothing running.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from osp.errors import UserError
+
+DONE, FAILED, ELSEWHERE, STOPPED = 0, 2, 75, 130
+"""Exit codes: finished; failed; another process is at it; stopped, and saved."""
+
+BUSY = "Another process works on this run."
+
+
+def main() -> int:
+    store, name, parent = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    fields = json.loads(sys.stdin.read())
+    threading.Thread(target=follow, args=(parent,), daemon=True).start()
+    return work(store, name, fields)
+
+
+def follow(parent: int) -> None:
+    """Ask this process to stop when its parent is gone."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def work(root: Path, name: str, fields: dict[str, Any]) -> int:
+    """Begin or continue the run `name` of a store."""
+    from osp.bench.store import Store
+
+    store = Store(root)
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(store.claim(name, BUSY))
+        except UserError as error:
+            if str(error) == BUSY:
+                return ELSEWHERE
+            raise
+        return train_claimed(store, name, fields)
+
+
+def train_claimed(store: Any, name: str, fields: dict[str, Any]) -> int:
+    from osp.engine.devices import keep_freed_memory
+    from osp.engine.signals import Interrupted
+    from osp.engine.train import train
+    from osp.recipe import Recipe, make_plan
+    from osp.recipe.plan import FREE
+    from osp.runs.folder import RunFolder
+
+    keep_freed_memory()
+    recipe = Recipe(**fields)
+    plan = make_plan(recipe)
+    folder = RunFolder(store.root / name)
+    failure = ""
+    try:
+        set_damage_aside(folder)
+        (folder.path / "run.json").unlink(missing_ok=True)  # of an earlier failure
+        if folder.begun():  # by the plan that is there: its words may differ, its identity does not
+            free = {key: value for key, value in recipe.asked().items() if key in FREE}
+            train(Recipe(**free), folder.path, resume=True)
+        else:
+            train(recipe, folder.path)
+    except (Interrupted, KeyboardInterrupt):
+        return STOPPED
+    except UserError as error:
+        failure = str(error)
+    except Exception as error:  # of whatever kind: the other runs go on, and this one says what happened
+        import traceback
+
+        traceback.print_exc()
+        failure = f"{type(error).__name__}: {error}"
+    if failure:
+        print(f"osp: {failure}", file=sys.stderr)
+    with contextlib.suppress(UserError):  # a full disk: the exit code says it
+        store.note(folder, plan, "failed" if failure else "finished", machine(), failure)
+    return FAILED if failure else DONE
+
+
+def set_damage_aside(folder: Any) -> None:
+    """Keep a damaged result or run under another name, so that what can be is made anew; nothing is deleted."""
+    from osp.bench.store import check_result
+    from osp.recipe import Plan
+
+    if folder.begun():
+        try:
+            Plan.read(folder.plan)
+        except UserError as error:
+            print(f"osp: {error}", file=sys.stderr)
+            os.replace(folder.path, free_name(folder.path.with_name(f".damaged-{folder.path.name}")))
+            return
+    try:
+        check_result(folder.read_result() or {}, folder.result)
+    except UserError as error:
+        print(f"osp: {error}", file=sys.stderr)
+        os.replace(folder.result, free_name(folder.path / "result.damaged"))
+
+
+def free_name(path: Path) -> Path:
+    """This name, or with a number behind it."""
+    number, free = 1, path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.name}-{number}")
+    return free
+
+
+def machine() -> dict[str, Any]:
+    """What this machine is, without its name."""
+    import platform
+
+    import torch
+
+    kind = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        kind = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {"processor": kind, "cores": os.cpu_count(), "gpu": gpu, "system": platform.system()}
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except UserError as error:
+        print(f"osp: {error}", file=sys.stderr)
+        sys.exit(FAILED)

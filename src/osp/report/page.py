@@ -1,0 +1,305 @@
+"""`osp.report.write_report`: everything about a run on one self-contained page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from osp.errors import UserError, printable
+from osp.files import write_text
+from osp.report import summary
+from osp.report.confusion import draw_confusion, worst_pairs
+from osp.report.curves import curves
+from osp.report.embedding import FeatureMap, feature_map
+from osp.report.figure import COLORS, own_style, svg
+from osp.report.galleries import Shot, galleries
+from osp.report.histogram import draw_scores
+from osp.report.reading import FinishedRun, read_run
+from osp.report.template import data_url, encoded, picture_url, render
+
+if TYPE_CHECKING:
+    from osp.engine.data import Data
+
+NO_PREDICTIONS = "The run was kept without its predictions."
+MOST_CELLS = 15
+"""Classes up to which the confusion matrix is a table with names."""
+THUMBNAIL = 48
+
+
+def write_report(run_folder: str | Path, compare: str | Path | None = None, out: str | Path | None = None) -> Path:
+    """Write the page of a finished run, by default as `report.html` in its folder; returns its path.
+
+    `compare` names the folder of a baseline. Galleries and Grad-CAM need the run's images; where they are gone the page
+    says so.
+    """
+    run = read_run(run_folder)
+    other = None if compare is None else read_run(compare)
+    path = run.folder.path / "report.html" if out is None else Path(out)
+    if path.is_dir():
+        raise UserError(f"--out {path} is a folder; name a file.")
+    if not path.parent.is_dir():
+        raise UserError(f"--out {path}: there is no folder {path.parent}.")
+    write_text(path, page(run, other))
+    return path
+
+
+def page(run: FinishedRun, other: FinishedRun | None = None) -> str:
+    """The page as text."""
+    data, no_images = images_of(run)
+    looks, no_looks = _looks(run, other, data, no_images)
+    with own_style():
+        return render(
+            "report",
+            title=summary.title(run),
+            sentences=summary.sentences(run),
+            warnings=[printable(each) for each in run.result.get("warnings") or []],
+            numbers=summary.table(run, other),
+            compared=None if other is None else summary.title(other),
+            colors=COLORS,
+            names=run.class_names,
+            curves=[{"title": name, "drawing": _drawn(figure)} for name, figure in curves(run.metrics).items()],
+            histograms=_histograms(run),
+            threshold_note=summary.threshold_note(run),
+            no_predictions=NO_PREDICTIONS,
+            map=_map(run, data),
+            no_map=NO_PREDICTIONS if run.predictions is None else "There are too few test images for a map.",
+            confusion=_confusion(run),
+            galleries=_galleries(run, data),
+            no_images=no_images,
+            looks=looks,
+            no_looks=no_looks,
+            has_partners=bool(run.bank),
+            recipe=_recipe(run),
+            command="osp train --recipe recipe.yaml --out again",
+            made_with=summary.made_with(run),
+        )
+
+
+def images_of(run: FinishedRun) -> tuple[Data | None, str]:
+    """The images, or why they are not to be had."""
+    if run.predictions is None:
+        return None, NO_PREDICTIONS
+    try:
+        from osp.engine.data import open_again
+
+        return open_again(run.folder), ""
+    except UserError as error:
+        return None, f"The images are not at hand: {printable(error)}"
+    except ImportError as error:
+        return None, f"Images cannot be shown here: {printable(error)}."
+
+
+def _drawn(figure: Figure) -> str:
+    return data_url(svg(figure, transparent=True), "image/svg+xml")
+
+
+def _histograms(run: FinishedRun) -> list[dict[str, str]]:
+    predictions = run.predictions
+    if predictions is None:
+        return []
+    score, truth = predictions.score, run.truth
+    test = {name: predictions.groups[key].scores[score] for key, name in (("test", "ID"), ("test_ood", "OOD"))}
+    pool = predictions.pool.scores[score]
+    kinds = {"unlabelled": pool} if truth is None else {"ID": pool[~truth], "OOD": pool[truth]}
+    found = []
+    for title, scores in (("Test images", test), ("Unlabelled images", kinds)):
+        if any(map(len, scores.values())):
+            figure = Figure(figsize=(5, 3.2), layout="constrained", dpi=110)
+            draw_scores(figure.subplots(), scores, predictions.threshold, title, printable(score))
+            found.append({"title": title, "drawing": _drawn(figure)})
+    return found
+
+
+def _map(run: FinishedRun, data: Data | None) -> dict[str, Any] | None:
+    found = feature_map(run)
+    if found is None or run.predictions is None:
+        return None
+    predicted, scores = _said(run, found)
+    names = run.class_names
+    words = []
+    for number, taken, score in zip(found.classes, predicted, scores, strict=True):
+        truth = names[number] if number >= 0 else "foreign" if "test" in found.foreign else "unlabelled"
+        words.append(f"{truth}; taken for {names[taken]}; OOD score {score:.3g}")
+    foreign = scores > run.predictions.threshold
+    wrong = np.where(found.classes >= 0, predicted != found.classes, ~foreign & ("test" in found.foreign))
+    points = [
+        {**_mark(int(number)), "x": f"{15 + 670 * x:.1f}", "y": f"{15 + 530 * (1 - y):.1f}", "mistake": bool(bad)}
+        for number, (x, y), bad in zip(found.classes, found.places, wrong, strict=True)
+    ]
+    order = sorted(range(len(points)), key=lambda i: found.classes[i] >= 0)  # OOD below, as in the paper
+    shots = _shots(found, run)
+    atlas = None if data is None else _atlas(pictures(data, [shots[i] for i in order]))
+    thumbnails = {"atlas": None, "side": 0, "columns": 1} if atlas is None else atlas
+    present = [number for number in range(len(names)) if (found.classes == number).any()]
+    chips = [{**_mark(n), "name": names[n], "count": int((found.classes == n).sum())} for n in present]
+    if (found.classes < 0).any():
+        chips.append({**_mark(-1), "name": found.foreign, "count": int((found.classes < 0).sum())})
+    return {
+        "points": [points[i] for i in order],
+        "chips": chips,
+        "foreign": found.foreign,
+        "atlas": atlas is not None,
+        "data": {**thumbnails, "words": [words[i] for i in order]},
+    }
+
+
+def _mark(number: int) -> dict[str, str]:
+    """Color, marker and filter key of a class, or of OOD (-1)."""
+    if number < 0:
+        return {"key": "ood", "style": "cood", "marker": "mood"}
+    count = len(COLORS)
+    return {"key": str(number), "style": f"c{number % count}", "marker": f"m{(number + number // count) % count}"}
+
+
+def _said(run: FinishedRun, found: FeatureMap) -> tuple[np.ndarray, np.ndarray]:
+    """Predicted class and OOD score of each point."""
+    assert run.predictions is not None
+    predictions, score = run.predictions, run.predictions.score
+    sources = {
+        "pool": (predictions.pool.predicted, predictions.pool.scores[score]),
+        **{name: (group.predicted, group.scores[score]) for name, group in predictions.groups.items()},
+    }
+    pairs = [
+        (sources[group][0][row], sources[group][1][row]) for group, row in zip(found.groups, found.rows, strict=True)
+    ]
+    return np.array([pair[0] for pair in pairs]), np.array([pair[1] for pair in pairs])
+
+
+def _shots(found: FeatureMap, run: FinishedRun) -> list[Shot]:
+    assert run.predictions is not None
+    ids = {"pool": run.predictions.pool.ids} | {name: group.ids for name, group in run.predictions.groups.items()}
+    return [
+        Shot(group != "pool", int(ids[group][row]), 0, "") for group, row in zip(found.groups, found.rows, strict=True)
+    ]
+
+
+def pictures(data: Data, shots: Iterable[Shot]) -> list[np.ndarray]:
+    """The images as uint8 H×W×3, in order."""
+    from osp.report.looks import plain
+
+    chosen = list(shots)
+    found: dict[tuple[bool, int], np.ndarray] = {}
+    for test, source in ((True, data.test), (False, data.train)):
+        rows = sorted({shot.row for shot in chosen if shot.test is test})
+        for row, image in zip(rows, source.take(rows).numpy(), strict=True):
+            found[test, row] = plain(image)
+    return [found[shot.test, shot.row] for shot in chosen]
+
+
+def _atlas(images: list[np.ndarray]) -> dict[str, Any]:
+    """All thumbnails in one picture, row by row: one inline file instead of a thousand."""
+    from PIL import Image
+
+    side = min(THUMBNAIL, max(images[0].shape[:2]))
+    columns = int(np.ceil(np.sqrt(len(images))))
+    grey = all((image[..., 0] == image[..., 1]).all() and (image[..., 1] == image[..., 2]).all() for image in images)
+    sheet = Image.new("L" if grey else "RGB", (columns * side, -(-len(images) // columns) * side))
+    for number, image in enumerate(images):
+        picture = Image.fromarray(image)
+        picture = picture if picture.size == (side, side) else picture.resize((side, side))
+        sheet.paste(picture.convert(sheet.mode), (number % columns * side, number // columns * side))
+    return {"atlas": encoded(sheet, lossless=grey), "side": side, "columns": columns}
+
+
+def _confusion(run: FinishedRun) -> dict[str, Any] | None:
+    stored = run.result.get("confusion")
+    names = run.class_names
+    if stored is None and (test := run.group("test")) is not None and test.targets is not None:
+        from osp.evaluate.metrics import confusion_matrix
+
+        stored = confusion_matrix(test.targets, test.predicted, len(names)).tolist()
+    matrix = np.array(stored if stored is not None else [])
+    if matrix.shape != (len(names), len(names)) or not matrix.sum():
+        return None
+    shares = 100 * matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    pairs = [
+        {
+            "truth": names[pair.truth],
+            "taken_for": names[pair.taken_for],
+            "count": f"{pair.count:,}",
+            "share": f"{pair.share:.0f}",
+        }
+        for pair in worst_pairs(matrix)
+    ]
+    rows = [
+        {"name": name, "cells": [{"count": int(n), "share": round(float(s))} for n, s in zip(ns, ss, strict=True)]}
+        for name, ns, ss in zip(names, matrix, shares, strict=True)
+    ]
+    if len(names) <= MOST_CELLS:
+        return {"rows": rows, "pairs": pairs, "drawing": None}
+    figure = Figure(figsize=(6.4, 6.0), layout="constrained", dpi=110)
+    draw_confusion(figure.subplots(), matrix, names)
+    return {"rows": [], "pairs": pairs, "drawing": _drawn(figure)}
+
+
+def _galleries(run: FinishedRun, data: Data | None) -> list[dict[str, Any]]:
+    if data is None:
+        return []
+    found = galleries(run)
+    images = iter(pictures(data, (shot for gallery in found for shot in gallery.shots)))
+    files = data.source.files or ()
+    return [
+        {
+            "title": gallery.title,
+            "note": gallery.note,
+            "shots": [
+                {
+                    "image": picture_url(next(images)),
+                    "key": shot.key,
+                    "caption": shot.caption,
+                    "ood": shot.ood,
+                    "name": printable(files[shot.row]) if not shot.test and shot.row < len(files) else "",
+                }
+                for shot in gallery.shots
+            ],
+        }
+        for gallery in found
+    ]
+
+
+def _looks(
+    run: FinishedRun, other: FinishedRun | None, data: Data | None, no_images: str
+) -> tuple[list[dict[str, Any]], str]:
+    """Rows of Grad-CAM pictures, or why there are none."""
+    if data is None:
+        return [], no_images
+    if not len(data.split.test):
+        return [], "There are no test images to look at."
+    from osp.report.looks import look
+
+    try:
+        found = look(run, other, data=data)
+    except UserError as error:
+        return [], f"Left out: {printable(error)}"
+
+    def row(name: str, pictures: Sequence[np.ndarray | None], words: Sequence[str]) -> dict[str, Any]:
+        cells = [
+            {"image": None if picture is None else picture_url(picture), "caption": word}
+            for picture, word in zip(pictures, words, strict=True)
+        ]
+        return {"name": name, "cells": cells}
+
+    nothing = [""] * len(found.images)
+    rows = [row("image", found.images, [found.names[number] for number in found.targets])]
+    if other is not None and found.baseline is not None and found.baseline_said is not None:
+        rows.append(row(f"{other.method}: Grad-CAM", found.baseline, found.baseline_said))
+    if found.partners is not None and found.partner_images is not None:
+        rows.append(row("paired OOD feature: where", found.partners, nothing))
+        rows.append(row("... and its image", found.partner_images, nothing))
+    rows.append(row(f"{run.method}: Grad-CAM", found.own, found.own_said))
+    return rows, ""
+
+
+def _recipe(run: FinishedRun) -> str:
+    """The recipe as it was written, or the plan's."""
+    try:
+        text = run.folder.recipe.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        from osp.recipe import Recipe
+
+        text = Recipe(**run.plan.recipe).dump()
+    return printable(text, lines=True).strip()

@@ -1,0 +1,106 @@
+"""The paper's figures from finished runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib.text
+import numpy as np
+import pytest
+from PIL import Image
+
+from helpers.finished import STEPS, finished
+from osp import UserError
+from osp.bench.figures import alpha, available, draw, labels, ratio, time, title
+from osp.bench.figures._lines import by_method, lines_of, number
+from osp.report.figure import own_style, png
+from osp.report.reading import FinishedRun
+
+
+def with_result(run: FinishedRun, **values: float | str) -> FinishedRun:
+    return FinishedRun(run.folder, run.plan, {**run.result, **values})
+
+
+def some_runs() -> list[FinishedRun]:
+    return [finished(), finished("supervised")]
+
+
+def test_every_figure_of_the_paper_has_a_file_of_its_name() -> None:
+    names = ("method", "tsne", "ratio", "labels", "cam", "alpha", "variance", "angle", "time")
+    assert set(available()) == {f"figure-{name}" for name in names}
+    assert all(title(name).endswith((".", ";")) or title(name) for name in available())
+
+
+@pytest.mark.parametrize("name", available())
+def test_every_figure_is_drawn_as_png_and_svg_with_something_on_it(name: str, tmp_path: Path) -> None:
+    paths = draw(name, some_runs(), tmp_path / "new")
+    assert {path.suffix for path in paths} == {".png", ".svg"}
+    assert sorted(path.name for path in paths) == sorted(path.name for path in (tmp_path / "new").iterdir())
+    for path in paths:
+        if path.suffix == ".png":
+            with Image.open(path) as picture:
+                pixels = np.asarray(picture.convert("L"))
+            assert min(pixels.shape) > 200
+            assert 0.005 < (pixels < 200).mean() < 0.95
+        else:
+            content = path.read_bytes()
+            assert b"<svg" in content
+            assert b"mathdefault" not in content
+
+
+def test_an_unknown_figure_is_told_with_its_near_miss(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="figure-ratio"):
+        draw("figure-ration", [], tmp_path)
+
+
+@pytest.mark.parametrize("name", ["figure-ratio", "figure-angle", "figure-time"])
+def test_without_runs_a_line_figure_says_so(name: str, tmp_path: Path) -> None:
+    assert draw(name, [], tmp_path)
+
+
+@pytest.mark.parametrize("name", ["figure-tsne", "figure-cam"])
+def test_figures_that_need_more_than_results_say_what_is_missing(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="run"):
+        draw(name, [], tmp_path)
+
+
+def test_lines_are_means_over_seeds_by_method_in_the_papers_order() -> None:
+    runs = [
+        with_result(finished("supervised"), accuracy=value, ood_ratio=at, method=method)
+        for method, at, value in (("osp", 0.3, 90.0), ("osp", 0.3, 92.0), ("osp", 0.6, 80.0), ("mtc", 0.3, 70.0))
+    ]
+    assert list(by_method(runs)) == ["mtc", "osp"]
+    lines = lines_of(runs, lambda run: number(run, "accuracy", run.number("ood_ratio")))
+    assert [(line.name, line.x, line.y) for line in lines] == [
+        ("mtc", (0.3,), (70.0,)),
+        ("osp", (0.3, 0.6), (91.0, 80.0)),
+    ]
+
+
+def written(module: object, runs: list[FinishedRun]) -> str:
+    with own_style():
+        (figure,) = module.figures(runs).values()  # type: ignore[attr-defined]
+        png(figure)
+    return "\n".join(text.get_text() for text in figure.findobj(matplotlib.text.Text))
+
+
+def test_axes_have_the_settings_that_were_run() -> None:
+    runs = some_runs()
+    assert "0.6" in written(ratio, runs).split()
+    assert "10" in written(labels, runs).split()
+    said = written(alpha, runs)
+    assert "0.8" in said.split()
+    assert "supervised" not in said
+
+
+def test_runs_of_one_length_are_one_point_of_cost_and_accuracy() -> None:
+    base = finished("supervised")
+    pairs = ((10.0, 50.0), (30.0, 60.0))
+    runs = [with_result(base, seconds=seconds, accuracy=accuracy) for seconds, accuracy in pairs]
+    line = time.by_length("x", runs, "seconds")
+    assert (line.x, line.y, line.seeds) == ((20.0,), (55.0,), 2)
+    assert base.plan.steps == STEPS
+
+
+def test_names_from_disk_are_text_in_figures() -> None:
+    assert "a$\\frac$" in written(ratio, [with_result(finished("supervised"), method="a$\\frac$")])

@@ -1,0 +1,105 @@
+"""Tables with their numbers in every form."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from helpers.stores import finished
+from osp.bench.grid import Choice, Grid, Paper, Table, expand
+from osp.bench.output import Report, as_csv, as_json, budgets, fill, latex, legend, markdown, sign_flip, write
+from osp.bench.store import Store
+
+SEEDS = (0, 1, 2, 3, 4)
+CHOICE = Choice(scale="demo", seeds=SEEDS, settings=("steps=10",))
+
+
+def grid(**fields: object) -> Grid:
+    paper = Paper(columns=("0.3", "0.6"), rows={"osp": (99.3, None)})
+    values = {"methods": ("supervised", "osp"), "datasets": ("digits",), "ratios": (0.3, 0.6), "paper": paper}
+    return Grid(**{"name": "mine", "title": "Mine & <yours>", **values, **fields})
+
+
+def filled(tmp_path: Path, ahead: tuple[float, ...], table: Table | None = None) -> Report:
+    """Supervised has 90 + seed, OSP more by `ahead`, at ratio 0.3; nothing is run at 0.6."""
+    store, table = Store(tmp_path / "store"), table or expand(grid(), CHOICE)
+    for seed, more in enumerate(ahead):
+        finished(store, table.cell("supervised", "0.3").plans[seed], accuracy=90.0 + seed)
+        finished(store, table.cell("osp", "0.3").plans[seed], accuracy=90.0 + seed + more, data_variant="JPEG")
+    return fill(store, table)
+
+
+def test_mean_deviation_paper_and_difference_are_those_of_the_runs(tmp_path: Path) -> None:
+    report = filled(tmp_path, (1.0, 1.0, 1.0))
+    cell = json.loads(as_json([report]))["cells"][2]
+    assert (cell["row"], cell["column"], cell["seeds"]) == ("osp", "0.3", 3)
+    assert cell["mean"] == pytest.approx(92.0)
+    assert cell["deviation"] == pytest.approx(1.0)
+    assert cell["paper"] == 99.3
+    assert cell["difference"] == pytest.approx(-7.3)
+    assert cell["marks"] == ["smaller budget", "data variant"]
+    rows = list(csv.DictReader(io.StringIO(as_csv([report]))))
+    assert float(rows[2]["mean"]) == pytest.approx(92.0)
+    text = markdown([report])
+    assert "92.00 ± 1.00 (3) bv<br>paper 99.3, -7.3" in text
+    assert "not run" in text
+    assert "Mine & &lt;yours>" in text
+    assert "Mine \\& <yours>" in latex(report)
+
+
+def test_the_sign_flip_test_is_the_slow_loop_over_all_patterns() -> None:
+    values = [0.3, -0.1, 0.7, 0.2, 0.05]
+    sums = [sum(s * v for s, v in zip(signs, values, strict=True)) for signs in product((1, -1), repeat=5)]
+    assert sign_flip(values) == sum(each >= sum(values) - 1e-12 for each in sums) / 32
+    assert sign_flip([1.0] * 20) < 0.001
+    assert sign_flip([0.0] * 20) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("ahead", "bold"),
+    [
+        ((1.0, 1.0, 1.0, 1.0, 1.0), True),
+        ((9.0, 9.0, 9.0, 9.0), False),
+        ((1.0, 1.0, 1.0, 1.0, -0.5), False),
+        ((0.0,) * 5, False),
+    ],
+)
+def test_the_best_is_bold_only_where_the_test_over_seeds_says_so(
+    tmp_path: Path, ahead: tuple[float, ...], bold: bool
+) -> None:
+    report = filled(tmp_path, ahead)
+    assert report.bold == ({("osp", "0.3")} if bold else set())
+    assert ("**" in markdown([report])) == bold
+    assert "sign-flip test" in legend(report)[0]
+
+
+def test_stale_and_damaged_results_are_told_and_not_mixed_in(tmp_path: Path) -> None:
+    report = filled(tmp_path, (1.0, 1.0))
+    folders = [run.folder for run in report.at("osp", "0.3").runs]
+    folders[0].result.write_text("{")
+    result = json.loads(folders[1].result.read_text())
+    folders[1].write_result({**result, "versions": {**result["versions"], "method": "0"}})
+    report = fill(Store(tmp_path / "store"), report.table)
+    cell = report.at("osp", "0.3")
+    assert cell.runs == ()
+    assert len(cell.stale) == 1
+    assert "not run (1 stale) s" in markdown([report])
+    assert "is damaged" in report.problems[0]
+
+
+def test_budgets_say_what_was_spent_and_what_validation_images_are_for(tmp_path: Path) -> None:
+    first, second = budgets(filled(tmp_path, (1.0,)))
+    assert (first.row, first.steps, first.images, first.seconds) == ("supervised", 10, 320, 2.0)
+    assert first.validation == "10 per class: nothing"
+    assert "share of ID images" in second.validation
+
+
+def test_every_form_is_written(tmp_path: Path) -> None:
+    paths = write([filled(tmp_path, (1.0,))], tmp_path / "out")
+    assert [path.name for path in paths] == ["mine.md", "mine.csv", "mine.json", "mine.tex"]
+    assert all(path.stat().st_size for path in paths)

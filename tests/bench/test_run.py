@@ -1,0 +1,175 @@
+"""Benches that are killed, stopped, run twice at once, and whose runs fail: the table is the same, and nothing is lost.
+
+Real runs of a few steps on digits, in processes of their own as users have them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.stores import finished, plan_of
+from osp import Recipe
+from osp.bench.run import jobs_for, run_jobs
+from osp.bench.store import Store
+
+GRID = """
+title: tiny
+methods: [supervised, fixmatch]
+datasets: [digits]
+ratios: [0.6]
+fields: {steps: 12, eval_every: 3, options: {batch: 8}}
+"""
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(GRID)
+    return path
+
+
+def command(grid: Path, store: str, *more: str) -> list[str]:
+    words = ["--scale", "demo", "--seeds", "0-1", "--store", str(grid.parent / store), "--out"]
+    return [sys.executable, "-m", "osp", "bench", str(grid), *words, str(grid.parent / f"{store}-out"), *more]
+
+
+def start(grid: Path, store: str, *more: str) -> subprocess.Popen[bytes]:
+    log = open(grid.parent / f"{store}.log", "ab")  # noqa: SIM115
+    return subprocess.Popen(command(grid, store, *more), stdout=log, stderr=log)
+
+
+def numbers(grid: Path, store: str) -> list[Any]:
+    """The table's accuracies by seed, which do not depend on the time it took."""
+    found = json.loads((grid.parent / f"{store}-out" / "tiny.json").read_text())
+    return [(cell["row"], cell["column"], cell["values"]) for cell in found["cells"] if cell["measure"] == "accuracy"]
+
+
+def test_a_bench_killed_at_random_moments_and_continued_gives_the_same_table(grid: Path) -> None:
+    assert start(grid, "whole").wait() == 0
+    moments = random.Random(0)
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
+        bench = start(grid, "killed", "--jobs", "2")
+        try:
+            bench.wait(timeout=moments.uniform(3, 15))
+            break  # it was faster
+        except subprocess.TimeoutExpired:
+            bench.send_signal(number)
+            code = bench.wait()
+            assert code == (130 if number == signal.SIGTERM else -signal.SIGKILL) or code in (0, 1)
+    assert start(grid, "killed").wait() == 0
+    assert numbers(grid, "killed") == numbers(grid, "whole")
+    assert all(len(values) == 2 for _, _, values in numbers(grid, "killed"))
+
+
+def test_two_benches_at_once_share_the_store_and_run_nothing_twice(grid: Path) -> None:
+    benches = [start(grid, "shared"), start(grid, "shared")]
+    assert [bench.wait() for bench in benches] == [0, 0]
+    store = grid.parent / "shared"
+    folders = [path for path in store.iterdir() if (path / "result.json").exists()]
+    assert len(folders) == 4
+    for folder in folders:
+        steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        assert steps == sorted(steps)
+    log = (grid.parent / "shared.log").read_text()
+    assert log.count(": done") == 4  # each run was done by one of the two
+
+
+def run_all(store: Store, *plans: Any) -> Any:
+    recipes = [Recipe(**plan.recipe) for plan in plans]
+    return run_jobs(store, jobs_for(store, recipes, plans), 2, lambda text: None, lambda jobs: "")
+
+
+def test_a_failed_run_is_reported_and_does_not_stop_the_rest_and_is_tried_again(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    good = plan_of(options={"batch": 8})
+    bad = plan_of(data="mnist", data_dir=str(tmp_path / "nowhere"), options={"batch": 8})
+    for _ in range(2):
+        outcome = run_all(store, bad, good)
+        assert outcome.finished == [store.folder_for(good).path.name]
+        assert "nowhere" in outcome.failed[store.folder_for(bad).path.name]
+    assert store.status(bad) == "failed"
+    assert "nowhere" in store.failure(store.folder_for(bad))
+
+
+def test_damaged_files_are_set_aside_and_made_anew(tmp_path: Path) -> None:
+    store, plan = Store(tmp_path / "store"), plan_of(options={"batch": 8})
+    run_all(store, plan)
+    first = store.find(plan)
+    assert first is not None
+    first.folder.result.write_text("{")
+    assert not run_all(store, plan).failed
+    again = store.find(plan)
+    assert again is not None
+    assert again.result["accuracy"] == first.result["accuracy"]
+    assert (again.folder.path / "result.damaged").read_text() == "{"
+    first.folder.plan.write_text("steps: many")
+    assert not run_all(store, plan).failed
+    assert store.status(plan) == "finished"
+    assert [path for path in store.root.iterdir() if path.name.startswith(".damaged-")]
+
+
+def test_a_further_ood_set_is_tested_without_training_again(tmp_path: Path) -> None:
+    store, plan = Store(tmp_path / "store"), plan_of(options={"batch": 8})
+    run_all(store, plan)
+    first = store.find(plan)
+    assert first is not None
+    wanted = plan_of(options={"batch": 8}, test_ood="uniform")
+    assert not run_all(store, wanted).failed
+    found = store.find(wanted)
+    assert found is not None
+    assert 0 <= found.result["other_ood"]["uniform"]["auroc"] <= 100
+    assert found.result["accuracy"] == first.result["accuracy"]
+    assert found.folder.read_metrics() == first.folder.read_metrics()
+
+
+def test_a_full_disk_fails_one_run_with_a_sentence_and_leaves_the_others(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    kept, plan = finished(store, plan_of(seed=1)), plan_of(options={"batch": 8})
+    before = {path.name: path.read_bytes() for path in kept.iterdir()}
+    job = jobs_for(store, [Recipe(**plan.recipe)], [plan])[0]
+    program = (
+        "import resource, signal, sys\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
+        "from pathlib import Path\nfrom osp.bench.worker import work\nimport json\n"
+        "sys.exit(work(Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])))"
+    )
+    words = [sys.executable, "-c", program, str(store.root), job.name, json.dumps(plan.recipe)]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "Cannot write" in ended.stderr
+    assert store.status(plan) == "failed"
+    assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
+    assert not run_all(store, plan).failed
+
+
+def test_dry_run_status_and_list_start_nothing(grid: Path) -> None:
+    for words in ([*command(grid, "none", "--dry-run")], [*command(grid, "none", "--no-run")]):
+        ended = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
+    assert not (grid.parent / "none").exists()
+
+
+def test_a_worker_ends_when_its_bench_is_gone(tmp_path: Path) -> None:
+    store, plan = Store(tmp_path / "store"), plan_of(steps=100_000, options={"batch": 8})
+    name = store.folder_for(plan).path.name
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "osp.bench.worker", str(store.root), name, str(os.getpid() + 100_000)],
+        stdin=subprocess.PIPE,
+    )
+    worker.communicate(json.dumps(plan.recipe).encode(), timeout=300)
+    assert worker.returncode != 0
+    until = time.monotonic() + 10
+    while store.status(plan) == "running" and time.monotonic() < until:
+        time.sleep(0.2)
+    assert store.status(plan) in ("missing", "interrupted")

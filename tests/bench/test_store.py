@@ -1,0 +1,160 @@
+"""The store finds a run by what it was, never mixes versions, and loses nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.stores import finished, plan_of
+from osp.bench.export import export
+from osp.bench.store import Store
+from osp.errors import UserError
+from osp.recipe import Plan
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def newer(plan: Plan, kind: str) -> Plan:
+    return plan.changed(versions={**plan.versions, kind: "99"})
+
+
+def test_reading_a_store_creates_nothing(store: Store) -> None:
+    assert store.find(plan_of()) is None
+    assert store.status(plan_of()) == "missing"
+    assert not store.root.exists()
+
+
+def test_a_run_is_found_from_another_folder_device_and_number_of_threads(store: Store) -> None:
+    finished(store, plan_of())
+    moved = plan_of(data_dir="/elsewhere", device="cpu", threads=3, log_every=7)
+    found = store.find(moved)
+    assert found is not None
+    assert found.result["accuracy"] == 90.0
+    assert store.status(moved) == "finished"
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"steps": 11}, {"ood_ratio": 0.3}, {"options": {"lr": 0.01}}])
+def test_a_run_is_not_found_where_anything_that_counts_differs(store: Store, change: dict[str, object]) -> None:
+    finished(store, plan_of())
+    assert store.status(plan_of(**change)) == "missing"
+
+
+def test_a_run_of_another_kind_of_machine_is_as_good_unless_the_group_was_asked_for(store: Store) -> None:
+    finished(store, plan_of().changed(group=0))
+    assert store.status(plan_of()) == "finished"
+    assert store.status(plan_of(group=128)) == "missing"
+
+
+@pytest.mark.parametrize("kind", ["harness", "method"])
+def test_a_result_of_another_version_is_stale_and_stays_beside_the_new_one(store: Store, kind: str) -> None:
+    plan = plan_of()
+    old = finished(store, plan)
+    today = newer(plan, kind)
+    assert store.status(today) == "stale"
+    found = store.find(today)
+    assert found is not None
+    assert found.stale == f"{kind} 1, today 99"
+    new = finished(store, today, accuracy=95.0)
+    assert old != new
+    assert old.exists()
+    assert (store.status(today), store.status(plan)) == ("finished", "finished")
+
+
+def test_another_version_of_osp_or_torch_is_not_stale(store: Store) -> None:
+    plan = plan_of()
+    finished(store, plan)
+    assert store.status(newer(newer(plan, "osp"), "torch")) == "finished"
+
+
+def test_runs_on_other_images_have_a_folder_of_their_own(store: Store) -> None:
+    plan = plan_of()
+    finished(store, plan)
+    assert store.status(plan, {"0 digits": "k"}) == "finished"
+    assert store.status(plan, {"0 digits": "other"}) == "stale"
+    assert store.folder_for(plan, {"0 digits": "other"}).path != store.folder_for(plan).path
+
+
+def test_a_result_without_a_wanted_test_is_not_finished(store: Store) -> None:
+    finished(store, plan_of())
+    wanted = plan_of(test_ood="uniform")
+    assert store.status(wanted) == "interrupted"
+    found = store.find(wanted)
+    assert found is not None
+    assert found.lacks(wanted) == ["uniform"]
+
+
+def test_a_claim_is_seen_by_other_processes_and_ends_with_its_holder(store: Store) -> None:
+    plan = plan_of()
+    store.create()
+    name = store.folder_for(plan).path.name
+    program = (
+        "import sys, time\nfrom pathlib import Path\nfrom osp.bench.store import Store\n"
+        f"with Store(Path({str(store.root)!r})).claim({name!r}, 'busy'):\n"
+        "    print('held', flush=True); time.sleep(600)"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        assert store.status(plan) == "running"
+        with pytest.raises(UserError, match="busy"), store.claim(name, "busy"):
+            pass
+    finally:
+        holder.kill()
+        holder.wait()
+    assert store.status(plan) == "missing"
+
+
+def test_a_failure_is_told_with_its_reason(store: Store) -> None:
+    plan = plan_of()
+    store.create()
+    store.note(store.folder_for(plan), plan, "failed", {}, "no space left")
+    assert store.status(plan) == "failed"
+    assert store.failure(store.folder_for(plan)) == "no space left"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"accuracy": "high"}', '{"accuracy": true}'])
+def test_a_damaged_result_is_a_sentence_that_names_the_file(store: Store, content: str) -> None:
+    plan = plan_of()
+    path = finished(store, plan)
+    (path / "result.json").write_text(content)
+    assert store.status(plan) == "damaged"
+    with pytest.raises(UserError, match=r"result\.json is damaged"):
+        store.find(plan)
+    assert list(store.runs()) == []
+
+
+def test_a_store_of_another_form_and_a_folder_that_is_none_are_refused_untouched(tmp_path: Path) -> None:
+    (tmp_path / "store.json").write_text('{"format": 7}')
+    with pytest.raises(UserError, match="has form 7, this version of osp knows form 1"):
+        Store(tmp_path)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "letter.txt").write_text("dear")
+    with pytest.raises(UserError, match="is not empty and is no store"):
+        Store(tmp_path / "home")
+    with pytest.raises(UserError, match="is a file"):
+        Store(tmp_path / "store.json")
+
+
+def test_an_export_is_a_store_without_weights_and_without_places(store: Store, tmp_path: Path) -> None:
+    path = finished(store, plan_of(data_dir="/home/somebody/data"))
+    (path / "model.safetensors").write_bytes(b"0" * 1000)
+    lines = [{"step": 1, "kind": "train", "loss": 1.0}, {"step": 5, "kind": "eval", "val_accuracy": 50.0}]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    small = Store(tmp_path / "results")
+    assert export(store.runs(), small) == 1
+    assert export(store.runs(), small) == 0
+    assert small.status(plan_of()) == "finished"
+    found = small.find(plan_of())
+    assert found is not None
+    assert [line["kind"] for line in found.folder.read_metrics()] == ["eval"]
+    files = {file.name: file.read_text() for file in found.folder.path.iterdir()}
+    assert "model.safetensors" not in files
+    assert not [name for name, text in files.items() if "somebody" in text]

@@ -1,0 +1,218 @@
+"""`osp report`: the page of a run, as text and in a real browser."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import osp
+from helpers.browser import browser
+from helpers.finished import finished
+from osp import Recipe, UserError
+from osp.report import write_report
+from osp.report.page import page
+from osp.report.reading import read_run
+from osp.runs.folder import RunFolder
+
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+def copied(tmp_path: Path, method: str = "osp") -> RunFolder:
+    """A copy of a finished run that a test may damage."""
+    return RunFolder(Path(shutil.copytree(finished(method).folder.path, tmp_path / "copy")))
+
+
+def test_the_page_says_the_result_in_three_sentences_with_the_numbers_of_the_run(tmp_path: Path) -> None:
+    run = finished()
+    path = write_report(run.folder.path, out=tmp_path / "x.html")
+    assert path == tmp_path / "x.html"
+    text = path.read_text()
+    assert text.count('<p class="lead">') == 3
+    assert f"{run.result['accuracy']:.1f} % of 359 test images" in text
+    assert "from 60 labelled images and 770 unlabelled ones, 60 % of which show none of the classes" in text
+    assert "http://" not in text
+    assert "https://" not in text
+    for part in ("Surest of each class", "Least sure", "Most foreign", "Least foreign", "Mistakes", "Worst pairs"):
+        assert part in text
+    assert "osp train --recipe recipe.yaml" in text
+    assert "steps: 12" in text
+
+
+def test_a_baseline_adds_a_column_and_a_row_of_grad_cam() -> None:
+    text = page(finished(), finished("supervised"))
+    assert "supervised on digits" in text
+    assert "supervised: Grad-CAM" in text
+    assert "paired OOD feature" in text
+    assert "paired OOD feature" not in page(finished("supervised"))
+
+
+def test_without_arrays_the_page_is_made_of_the_results_alone(tmp_path: Path) -> None:
+    folder = copied(tmp_path)
+    for path in (folder.predictions, folder.model, folder.split, folder.path / "bank.npz"):
+        path.unlink()
+    text = write_report(folder.path).read_text()
+    assert (folder.path / "report.html").exists()
+    assert "kept without its predictions" in text
+    assert "Worst pairs" in text
+    assert "Accuracy and AUROC over the steps" in text
+
+
+def test_where_the_images_are_gone_the_page_says_so_and_has_the_rest(tmp_path: Path) -> None:
+    folder = copied(tmp_path)
+    folder.data.write_text('{"0 digits": "others"}')
+    text = write_report(folder.path).read_text()
+    assert "The images are not at hand: The images have changed" in text
+    assert "Surest of each class" not in text
+    assert 'id="map-plot"' in text
+    assert '"atlas": null' in text
+
+
+def test_a_page_from_the_folder_alone_needs_no_torch(tmp_path: Path) -> None:
+    folder = copied(tmp_path)
+    folder.predictions.unlink()
+    code = (
+        "import sys; sys.modules['torch'] = None\n"  # an import of it fails
+        "from osp.report import write_report; print(write_report(sys.argv[1]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(folder.path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (folder.path / "report.html").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("unlabeled", [0, 30])
+def test_runs_without_ood_or_validation_images_have_a_page(unlabeled: int, tmp_path: Path) -> None:
+    recipe = Recipe(
+        method="supervised", scale="demo", steps=3, unlabeled=unlabeled, ood_ratio=0.0, val_per_class=0,
+        id_classes=tuple(range(10)),
+    )  # fmt: skip
+    text = write_report(osp.train(recipe, tmp_path / "run", progress=False).path).read_text()
+    assert "95 % of the labelled images lie at or below it" in text
+    assert ("It calls" in text) == (unlabeled > 0)
+    assert ("and no unlabelled ones" in text) == (unlabeled == 0)
+
+
+@pytest.mark.parametrize("broken", ["nothing", "empty", "unfinished", "result", "predictions", "out"])
+def test_what_is_no_finished_run_is_told_in_a_sentence(broken: str, tmp_path: Path) -> None:
+    folder, out = copied(tmp_path), None
+    if broken == "nothing":
+        folder = RunFolder(tmp_path / "nothing")
+    elif broken == "empty":
+        folder = RunFolder(tmp_path / "empty")
+        folder.path.mkdir()
+    elif broken == "unfinished":
+        folder.result.unlink()
+    elif broken == "result":
+        folder.result.write_text("{")
+    elif broken == "predictions":
+        folder.predictions.write_bytes(folder.predictions.read_bytes()[:1000])
+    else:
+        out = tmp_path / "no" / "such.html"
+    with pytest.raises(UserError) as refused:
+        write_report(folder.path, out=out)
+    assert str(tmp_path) in str(refused.value)
+    assert not (folder.path / "report.html").exists()
+
+
+def test_the_command_writes_the_page(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "osp", "report", str(finished("supervised").folder.path)]
+    done = subprocess.run([*command, "--out", str(tmp_path / "p.html")], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "p.html" in done.stdout
+    wrong = subprocess.run([*command[:-1], str(tmp_path)], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2
+    assert "no run folder" in wrong.stderr
+
+
+def photos(root: Path) -> Path:
+    """Two classes of colored noise with names that would be markup, and loose images of neither."""
+    draws = np.random.default_rng(0)
+    for name, color in ((EVIL, 60), ("b&amp;b", 160), ("", 230)):
+        (root / name).mkdir(parents=True, exist_ok=True)
+        for number in range(14):
+            pixels = np.clip(draws.normal(color, 30, (40, 40, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(root / name / f"{number}.png")
+    return root
+
+
+def photo_run(tmp_path: Path) -> Path:
+    recipe = Recipe(
+        data="folder", data_dir=str(photos(tmp_path / "photos")), method="supervised", scale="demo", steps=3,
+        labels_per_class=3, val_per_class=2, network="small",
+    )  # fmt: skip
+    return osp.train(recipe, tmp_path / "run", progress=False).path
+
+
+VISIBLE = "return [...document.querySelectorAll(arguments[0])].filter(e => e.getBoundingClientRect().width > 0).length"
+
+
+def test_the_page_works_in_a_browser(tmp_path: Path) -> None:
+    run = finished()
+    path = write_report(run.folder.path, finished("supervised").folder.path, tmp_path / "report.html")
+    with browser(tmp_path / "browser") as shown:
+        for width, scheme, media in ((1100, "light", "screen"), (1100, "dark", "screen"), (390, "light", "screen"),
+                                     (700, "light", "print")):  # fmt: skip
+            shown.emulate(width, scheme=scheme, media=media)
+            shown.open(path)
+            assert shown.run("return document.documentElement.scrollWidth") <= width
+            ink, paper = shown.run("const s = getComputedStyle(document.body); return [s.color, s.backgroundColor]")
+            assert (brightness(ink) > brightness(paper)) == (scheme == "dark")
+        shown.emulate(1100)
+        shown.open(path)
+        shown.run("for (const image of document.images) image.loading = 'eager'")
+        loaded = "return [...document.images].map(i => i.decode().then(() => i.naturalWidth > 0, () => false))"
+        assert all(shown.run(f"return Promise.all((() => {{ {loaded} }})())"))
+        assert shown.run("return document.images.length") > 50
+
+        points = "#map-plot use[data-i]"
+        count = shown.run(VISIBLE, points)
+        assert count == 359 + 237
+        shown.point_at(f"{points}[data-class='2']")
+        assert shown.run("return document.getElementById('tip').hidden") is False
+        assert "2; taken for" in shown.run("return document.getElementById('tip').textContent")
+        assert "data:image" in shown.run("return document.querySelector('#tip i').style.backgroundImage")
+        shown.run("document.querySelector('.chip[data-class=ood]').click()")
+        assert shown.run(VISIBLE, points) == 359
+        shown.run("document.getElementById('only-mistakes').click()")
+        wrong = 359 - np.trace(np.array(run.result["confusion"]))
+        assert shown.run(VISIBLE, points) == wrong
+        shown.run("document.getElementById('only-mistakes').click()")
+        shown.run("document.querySelector('.chip[data-class=ood]').click()")
+        assert shown.run(VISIBLE, points) == count
+
+        everything = shown.run(VISIBLE, ".shot")
+        box = "const box = document.getElementById('gallery-class');"
+        choose = f"{box} box.value = arguments[0]; box.dispatchEvent(new Event('change'))"
+        shown.run(choose, "1")
+        some = shown.run(VISIBLE, ".shot")
+        assert 0 < some < everything
+        assert shown.run(VISIBLE, ".shot:not([data-class='1'])") == 0
+        shown.run(choose, "")
+        assert shown.run(VISIBLE, ".shot") == everything
+        assert shown.complaints() == []
+
+
+def brightness(color: str) -> float:
+    return sum(float(part) for part in color.strip("rgba()").split(",")[:3])
+
+
+def test_names_from_disk_are_text_in_the_browser(tmp_path: Path) -> None:
+    path = write_report(photo_run(tmp_path))
+    assert EVIL not in path.read_text()
+    with browser(tmp_path / "browser") as shown:
+        shown.open(path)
+        options: list[Any] = shown.run("return [...document.querySelectorAll('option')].map(o => o.textContent)")
+        assert sorted(options) == sorted(["all classes", EVIL, "b&amp;b"])
+        assert shown.run("return document.querySelectorAll('img[onerror]').length") == 0
+        assert "It calls" in shown.run("return document.body.textContent")
+        assert shown.complaints() == []
+
+
+def test_the_names_of_classes_come_with_the_result() -> None:
+    assert read_run(finished().folder.path).class_names == ("0", "1", "2", "3", "4", "5")
