@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections import defaultdict
 from collections.abc import Iterable
 
 from osp.bench.store import Store
@@ -13,32 +12,39 @@ from osp.recipe import Plan
 PASSES = {"supervised": 1.0}
 USUAL_PASSES = 8.0
 """Images through the network per labelled image of a step: five unlabelled ones, some in two views."""
+START = 4.0
+"""Seconds to start a process and open the data."""
+SHORTEST = 4
+"""A recorded run must have at least this part of the steps."""
 
 
 class Expected:
     """Seconds of a run, by what the store knows of such runs and by the cost of one image."""
 
     def __init__(self, store: Store) -> None:
-        self._exact: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-        self._network: dict[tuple[str, str], list[float]] = defaultdict(list)
+        self._known: list[tuple[Plan, float, float]] = []
         self._measured: dict[tuple[str, str], float] = {}
         for run in store.runs():
             seconds, steps = run.result.get("seconds"), run.result.get("steps")
             if seconds and steps:
-                plan = run.plan
-                self._exact[plan.method, plan.data, plan.network].append(seconds / steps)
-                self._network[plan.data, plan.network].append(seconds / steps / images(plan))
+                self._known.append((run.plan, float(steps), float(seconds)))
 
     def seconds(self, plan: Plan) -> float:
-        """Of one run, from its first step to its last."""
-        if known := self._exact.get((plan.method, plan.data, plan.network)):
-            return statistics.median(known) * plan.steps
-        if similar := self._network.get((plan.data, plan.network)):
-            return statistics.median(similar) * images(plan) * plan.steps
+        """Of one run. Runs much shorter than it tell nothing: they spend their time on the final test."""
+        similar = [
+            (other, seconds / steps)
+            for other, steps, seconds in self._known
+            if (other.data, other.network) == (plan.data, plan.network) and steps >= plan.steps / SHORTEST
+        ]
+        if exact := [each for other, each in similar if other.method == plan.method]:
+            return START + statistics.median(exact) * plan.steps
+        if similar:
+            image = statistics.median(each / images(other) for other, each in similar)
+            return START + image * images(plan) * plan.steps
         key = (plan.data, plan.network)
         if key not in self._measured:
             self._measured[key] = seconds_per_image(plan)
-        return self._measured[key] * images(plan) * plan.steps
+        return START + self._measured[key] * images(plan) * plan.steps
 
     def total(self, plans: Iterable[Plan], workers: int) -> float:
         return sum(map(self.seconds, plans)) / max(1, workers)

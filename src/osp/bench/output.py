@@ -256,7 +256,8 @@ def terminal(report: Report) -> rich.table.Table:
     from rich.text import Text
 
     own = report.measure == report.table.grid.measure
-    shown = RichTable(title=Text(printable(report.table.grid.title)), box=box.SIMPLE, title_justify="left")
+    title = report.table.grid.title if own else f"{report.table.grid.name}: {meaning(report.measure)}"
+    shown = RichTable(title=Text(printable(title)), box=box.SIMPLE, title_justify="left")
     shown.add_column("", no_wrap=True)
     for column in report.table.columns:
         shown.add_column(Text(printable(column)))
