@@ -19,6 +19,7 @@ from osp.version import __version__
 if TYPE_CHECKING:
     from osp.api import train
     from osp.engine.train import Run
+    from osp.photos.fit import fit
     from osp.predictor import Predictor, load
     from osp.recipe import Plan, Recipe
 
@@ -26,12 +27,13 @@ _LAZY = {
     "Recipe": "osp.recipe",
     "train": "osp.api",
     "Run": "osp.engine.train",
+    "fit": "osp.photos.fit",
     "load": "osp.predictor",
     "Predictor": "osp.predictor",
     "Plan": "osp.recipe",
 }
 
-__all__ = ["Plan", "Predictor", "Recipe", "Run", "UserError", "__version__", "load", "train"]
+__all__ = ["Plan", "Predictor", "Recipe", "Run", "UserError", "__version__", "fit", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from osp.cli import bench, lists, report, settings, train
+from osp.cli import bench, lists, photos, report, settings, train
 from osp.cli.mistakes import explain
 from osp.cli.text import complain, say
 from osp.errors import UserError
@@ -24,6 +24,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(train.demo)
+app.command()(photos.fit)
+app.command()(photos.predict)
+app.command()(photos.sort)
 app.command()(train.train)
 app.command()(report.report)
 app.command()(lists.datasets)
@@ -102,9 +105,9 @@ def root(
 
     - `osp demo` (a minute, needs no data)
 
-    - `osp train --data mnist --method fixmatch`
+    - `osp fit sorted/ pile/ --out run` (your own photos), then `osp predict run new.jpg`
 
-    - `osp train --data folder --data-dir photos --ood-data pile --ood-dir unsorted`
+    - `osp train --data mnist --method fixmatch`
 
     What there is to choose from: `osp datasets`, `osp methods`, `osp settings`.
     """

@@ -82,7 +82,7 @@ def _read(thing: Any) -> NetworkSpec:
     return spec
 
 
-_networks = Plugins("osp.nets", "osp.networks", "network", _read, helpers=("network", "registry"))
+_networks = Plugins("osp.nets", "osp.networks", "network", _read, helpers=("network", "pretrained", "registry"))
 
 
 def available() -> list[str]:

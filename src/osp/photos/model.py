@@ -21,7 +21,8 @@ from safetensors.numpy import save as save_arrays
 from osp.data.decode_pool import decode_all
 from osp.errors import UserError
 from osp.files import replace
-from osp.nets.pretrained import Backbone, efficientnet_lite0
+from osp.nets.pretrained import Backbone
+from osp.photos.backbones import open_backbone
 from osp.photos.features import Progress
 from osp.photos.instant import Estimate, Instant
 from osp.photos.sorting import Decision
@@ -119,7 +120,7 @@ def load_model(folder: Path | str, backbone: Backbone | None = None) -> PhotoMod
         name, checksum = str(facts["backbone"]["name"]), str(facts["backbone"]["checksum"])
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"The model in {folder} is damaged ({error}). Run the fit again.") from None
-    backbone = backbone or efficientnet_lite0()
+    backbone = backbone or open_backbone(name)
     if (backbone.name, backbone.checksum) != (name, checksum):
         raise UserError(
             f"The model in {folder} was fitted on features of {name} ({checksum[:8]}), "

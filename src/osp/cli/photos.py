@@ -1,0 +1,271 @@
+"""`osp fit`, `osp predict` and `osp sort`: your own photographs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from osp.cli.lists import check_environment
+from osp.cli.text import columns, complain, console, say
+from osp.errors import UserError, printable, suggest, user_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from osp.photos.model import Prediction
+
+FORMATS = ("table", "csv", "jsonl")
+KINDS = {"csv": "csv", "links": "link", "copies": "copy"}
+ACCEPT_HELP = "Share of the known classes that the OOD threshold lets through, such as 0.99 to lose fewer of them."
+
+
+def fit(
+    sorted_dir: Annotated[Path, typer.Argument(metavar="SORTED", help="Your sorted photos: one folder per class.")],
+    pile: Annotated[Path | None, typer.Argument(metavar="[PILE]", help="Unsorted photos, many of no class.")] = None,
+    out: Annotated[Path, typer.Option(help="New folder for the model and the results.")] = Path("run"),
+    test: Annotated[
+        Path | None, typer.Option(help="Photos to test on: folders named like the classes, others are foreign.")
+    ] = None,
+    backbone: Annotated[
+        str, typer.Option(help="lite0: a pretrained network (nothing is downloaded). none: train from scratch.")
+    ] = "lite0",
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+) -> None:
+    """Make a classifier from a folder of sorted photos and a pile of unsorted ones.
+
+    A few photos per class are enough, and the pile may hold anything: it says which of its photos belong to none of
+    the classes. Any formats and sizes; nothing is moved or changed. Stopped in the middle, it goes on when started
+    again.
+
+    Examples:
+
+    - `osp fit sorted/ pile/ --out run`
+
+    - `osp fit sorted/ pile/ --out run --test kept-aside/`
+
+    Then: `osp predict run new.jpg`, `osp sort run pile/ --to sorted-pile --as links`.
+    """
+    check_environment()
+    from osp.engine.progress import shown
+    from osp.photos.fit import fit as start
+
+    with shown() as display:
+        run = start(sorted_dir, pile, out, test=test, backbone=backbone, seed=seed, say=say, progress=display.loading)
+    _print_fit(run.result, run.path)
+
+
+def _print_fit(result: dict[str, Any], path: Path) -> None:
+    rows: list[tuple[object, ...]] = []
+    for name, estimate in result["estimates"].items():
+        tested = (result["test"] or {}).get(name)
+        rows.append((name, _share(estimate), _share(tested) if tested else ""))
+        if _unequal(result):
+            each = [f"{part['balanced_accuracy']:.1f} %" if part else "" for part in (estimate, tested)]
+            rows.append(("  all classes counted alike", *each))
+    shown = console()
+    say()
+    shown.print(columns(*rows, headings=("accuracy (95 % interval)", "cross-validation", "test")))
+    tested = list((result["test"] or {}).values())
+    if tested and tested[-1].get("auroc") is not None:
+        last = tested[-1]
+        say(
+            f"Foreign test photos: AUROC {last['auroc']:.1f}; {last['foreign_accepted']:.0f} % of {last['foreign']} ",
+            "",
+        )
+        say(f"get in, {last['known_accepted']:.0f} % of the known ones do.")
+    pile = result["pile_photos"]
+    if pile["counted"]:
+        listed = ", ".join(f"{name} {count}" for name, count in pile["per_class"].items())
+        say(f"The pile: {pile['in']:,} of {pile['counted']:,} photos look like one of the classes ({listed}); ", "")
+        say(f"estimated share {pile['share']:.0%}.")
+    if result["suspected_labels"]:
+        say(f"Labels that look wrong: {result['suspected_labels']} ({path / 'doubts.csv'})")
+    say(f"Every photo of the pile: {path / 'pile.csv'}   all figures: {path / 'result.json'}")
+    say(f"Next: osp predict {path} NEW.jpg   osp sort {path} PILE --to FOLDER   ({result['seconds']:.0f} s)")
+
+
+def _share(part: dict[str, Any] | None) -> str:
+    if part is None:
+        return "unknown: one photo per class"
+    return f"{part['accuracy']:.1f} % ({part['low']:.0f} to {part['high']:.0f}), {part['images']} photos"
+
+
+def _unequal(result: dict[str, Any]) -> bool:
+    counts = result["classes"].values()
+    return max(counts) > 1.5 * min(counts)
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of an `osp fit` or `osp train`.")],
+    images: Annotated[
+        list[str], typer.Argument(metavar="IMAGES...", help="Files, folders, patterns; - for names on standard input.")
+    ],
+    form: Annotated[str, typer.Option("--format", help="table, csv or jsonl.")] = "table",
+    accept: Annotated[float, typer.Option(help=ACCEPT_HELP)] = 0.95,
+) -> None:
+    """Say for each image its class, how sure that is, and whether it belongs to any of the classes.
+
+    Probabilities are calibrated. The OOD score is larger for what looks more foreign; above the threshold the decision
+    is `out`. A file that cannot be read gets a row that says why, and the exit code is 1.
+
+    Examples:
+
+    - `osp predict run new/ --format csv > new.csv`
+
+    - `osp predict run a.jpg 'holiday/**/*.jpg' --accept 0.99`
+
+    - `find . -name '*.jpg' | osp predict run - --format jsonl`
+    """
+    check_environment()
+    _one_of("--format", form, FORMATS)
+    from osp.engine.progress import shown
+    from osp.photos.predict import image_files, open_run
+
+    files = image_files(images, sys.stdin if "-" in images else ())
+    model = open_run(run)
+    names = model.instant.class_names if hasattr(model, "instant") else model.class_names
+    failed = 0
+    with shown() as display:
+        found = model.predict(files, accept, display.loading)
+        for row in _rows(found, form, names):
+            failed += row
+    if failed:
+        complain(f"{failed} of {len(files)} files could not be read.")
+        raise typer.Exit(1)
+
+
+def _rows(found: Iterator[Prediction], form: str, names: tuple[str, ...]) -> Iterator[bool]:
+    """Print each prediction as it comes; True for one that failed."""
+    table = csv.writer(sys.stdout)
+    if form == "csv":
+        table.writerow(("file", "class", "probability", "ood_score", "decision", "error"))
+    elif form == "table":
+        say(f"{'class':<16} {'prob.':>6} {'OOD':>6}  {'':<4} file")
+    for each in found:
+        said = each.decision
+        verdict = "" if said is None else "in" if said.inside else "out"
+        if form == "jsonl":
+            print(json.dumps(_fields(each, names)))
+        elif form == "csv":
+            from osp.photos.sorting import defused
+
+            numbers = ("", "", "") if said is None else (said.label, f"{said.probability:.4f}", f"{said.ood_score:.4f}")
+            cells = (each.file, *numbers, verdict, each.reason)
+            table.writerow([defused(cell).encode("utf-8", "replace").decode() for cell in cells])
+        elif said is None:
+            say(f"{'unreadable':<16} {'':>6} {'':>6}  {'':<4} {printable(each.file)}: {each.reason}")
+        else:
+            label = printable(said.label)
+            say(f"{label:<16} {said.probability:>6.1%} {said.ood_score:>6.3f}  {verdict:<4} {printable(each.file)}")
+        yield said is None
+    sys.stdout.flush()
+
+
+def _fields(each: Prediction, names: tuple[str, ...]) -> dict[str, Any]:
+    if each.decision is None:
+        return {"file": each.file, "error": each.reason}
+    said = each.decision
+    return {
+        "file": each.file,
+        "class": said.label,
+        "probability": round(said.probability, 6),
+        "ood_score": round(said.ood_score, 6),
+        "in": said.inside,
+        "probabilities": {name: round(p, 6) for name, p in zip(names, each.probabilities, strict=True)},
+    }
+
+
+def _one_of(option: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UserError(f"{option} {value!r} is unknown.{suggest(value, choices)}")
+
+
+def sort(
+    run: Annotated[Path | None, typer.Argument(metavar="RUN", help="Folder of an `osp fit` or `osp train`.")] = None,
+    pile: Annotated[Path | None, typer.Argument(metavar="PILE", help="Folder with the photos to sort.")] = None,
+    to: Annotated[Path | None, typer.Option(help="New or empty folder to sort into.")] = None,
+    kind: Annotated[str, typer.Option("--as", help="csv (a table only), links or copies.")] = "csv",
+    move: Annotated[bool, typer.Option("--move", help="Move the photos; --undo puts them back.")] = False,
+    undo: Annotated[Path | None, typer.Option(help="Put back what was sorted into this folder.")] = None,
+    worth: Annotated[
+        int | None, typer.Option("--next", min=1, help="List so many photos most worth sorting by hand next.")
+    ] = None,
+    accept: Annotated[float, typer.Option(help=ACCEPT_HELP)] = 0.95,
+    sure: Annotated[float, typer.Option(min=0, max=1, help="Less probable ones go to the folder _unsure.")] = 0.8,
+) -> None:
+    """Sort a pile into folders by class; doubtful photos and foreign ones get folders of their own.
+
+    Only a table is written unless you ask for links, copies or moves. Nothing is ever overwritten, and a journal in
+    the folder lets --undo put everything back, also after a crash.
+
+    Examples:
+
+    - `osp sort run pile/ --to by-class --as links`
+
+    - `osp sort run pile/ --to by-class --move`, and back: `osp sort --undo by-class`
+
+    - `osp sort run pile/ --next 100` (what to label next, and why)
+    """
+    check_environment()
+    from osp.engine.progress import shown
+
+    if undo is not None:
+        if run is not None or to is not None or worth is not None or move:
+            raise UserError("--undo takes a folder and nothing else: osp sort --undo FOLDER.")
+        with shown() as display:
+            _undo(undo, display)
+        return
+    if run is None or pile is None:
+        raise UserError("Name the run and the pile: osp sort RUN PILE --to FOLDER.")
+    _one_of("--as", kind, tuple(KINDS))
+    if to is None and worth is None:
+        raise UserError("Name a folder to sort into with --to, or ask for photos to label with --next 100.")
+    if move and kind != "csv":
+        raise UserError(f"--move and --as {kind} exclude each other.")
+    with shown() as display:
+        _sort(run, user_path(pile), to, "move" if move else KINDS[kind], worth, accept, sure, display)
+
+
+def _undo(folder: Path, display: Any) -> None:
+    from osp.photos.sorting import undo
+
+    done = undo(user_path(folder), display.loading)
+    say(f"{done.restored} photos are back in their places.")
+    for file, reason in done.problems:
+        complain(f"{file}: {reason}")
+    if done.problems:
+        raise typer.Exit(1)
+
+
+def _sort(
+    run: Path, pile: Path, to: Path | None, action: Any, worth: int | None, accept: float, sure: float, display: Any
+) -> None:
+    from osp.photos.predict import decisions, open_run, worth_labeling
+    from osp.photos.reading import list_pile
+    from osp.photos.sorting import sort_pile
+
+    files = list_pile(pile).files
+    if not files:
+        raise UserError(f"There is no image in {pile}.")
+    model = open_run(run)
+    if worth is not None:
+        for file, reason in worth_labeling(model, user_path(run), files, worth, accept, display.loading):
+            say(f"{printable(file)}   {reason}")
+    if to is None:
+        return
+    found = decisions(model, files, accept, display.loading)
+    done = sort_pile((each.decision for each in found if each.decision), user_path(to), action, sure, display.loading)
+    console().print(columns(*sorted(done.counts.items()), headings=("folder", "photos")))
+    say(f"Table: {done.table}")
+    if action != "csv":
+        say(f"Undo: osp sort --undo {to}")
+    failed = [*((each.file, each.reason) for each in found if each.decision is None), *done.failed]
+    for file, reason in failed:
+        complain(f"{file}: {reason}; it stays where it is.")
+    if failed:
+        raise typer.Exit(1)

@@ -1,0 +1,211 @@
+"""Which photographs there are: sorted into a folder per class, a pile, and perhaps some kept for testing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from osp.data.copies import first_few
+from osp.data.listing import Found, subfolders, walk
+from osp.errors import UserError
+from osp.nets.pretrained import Backbone
+from osp.photos.duplicates import Duplicates, Twins, find_duplicates
+from osp.photos.features import Features, Progress, compute
+
+KINDS = "JPEG, PNG, WebP, BMP, TIFF, GIF or HEIC"
+
+
+@dataclass
+class Listed:
+    """Files of one kind, with their classes where they have one."""
+
+    files: list[str] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
+    """-1 where the class is none of the known ones."""
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, found: Found, label: int, root: Path) -> None:
+        """The files found in one folder, and a sentence on what was passed over there."""
+        self.files += [os.path.abspath(file.path) for file in found.files]
+        self.labels += [label] * len(found.files)
+        if found.passed_over:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in found.passed_over.most_common())
+            self.notes.append(f"Files of other kinds in {root} were passed over ({kinds}). Images are {KINDS}.")
+        if found.links:
+            self.notes.append(f"Linked folders in {root} were not followed ({first_few(found.links)}).")
+
+
+def list_sorted(root: Path) -> tuple[Listed, tuple[str, ...]]:
+    """The labelled photographs and the names of the classes: one folder per class."""
+    _check(root, "the folder of sorted photos")
+    names, links = subfolders(root)
+    listed = Listed()
+    classes = []
+    for name in names:
+        found = walk(root / name)
+        if not found.files:
+            listed.notes.append(f"The folder {root / name} has no image in it and makes no class.")
+            continue
+        listed.add(found, len(classes), root / name)
+        classes.append(name)
+    if links:
+        listed.notes.append(f"Linked folders in {root} that lead back into it were not followed ({first_few(links)}).")
+    if loose := walk(root, deep=False).files:
+        listed.notes.append(
+            f"{len(loose)} photos lie in {root} itself, in no class's folder, and were left out. Put them into the "
+            "folder of a class, or into the pile."
+        )
+    if not classes:
+        raise UserError(f"There is no sorted photo in {root}: it should hold one folder of images for each class.")
+    if len(classes) == 1:
+        raise UserError(
+            f"A classifier needs at least two classes, and {root} has one: {classes[0]!r}. Sort some photos of another "
+            "class into a folder beside it."
+        )
+    return listed, tuple(classes)
+
+
+def list_pile(root: Path | None) -> Listed:
+    """The unsorted photographs, at any depth; none without a folder."""
+    listed = Listed()
+    if root is not None:
+        _check(root, "the pile")
+        listed.add(walk(root), -1, root)
+    return listed
+
+
+def list_test(root: Path, classes: Sequence[str]) -> Listed:
+    """Photographs for testing: folders named like classes, and others, which hold what belongs to none."""
+    _check(root, "--test")
+    listed = Listed()
+    names = subfolders(root)[0]
+    for name in names:
+        listed.add(walk(root / name), classes.index(name) if name in classes else -1, root / name)
+    foreign = [name for name in names if name not in classes]
+    if foreign:
+        listed.notes.append(f"In {root}, these are taken for none of the classes: {', '.join(foreign)}.")
+    if not any(label >= 0 for label in listed.labels):
+        raise UserError(f"--test {root} has no folder with images named like one of the classes {', '.join(classes)}.")
+    return listed
+
+
+def _check(root: Path, what: str) -> None:
+    if not root.is_dir():
+        raise UserError(f"{root} ({what}) is {'a file, not a folder' if root.exists() else 'not there'}.")
+
+
+@dataclass(frozen=True)
+class Photographs:
+    """What is learned from: each image once, with its features."""
+
+    classes: tuple[str, ...]
+    labeled: Features
+    labels: np.ndarray
+    use: np.ndarray
+    """Rows of `labeled` that teach."""
+    pile: Features
+    pile_use: np.ndarray
+    """Rows of `pile` that teach."""
+    test: Features
+    test_labels: np.ndarray
+    duplicates: Duplicates
+    left_out: tuple[tuple[str, str], ...]
+    """(file, reason)."""
+    unreadable_pile: tuple[tuple[str, str], ...]
+    """Those of them that lie in the pile."""
+    notes: tuple[str, ...]
+
+    @property
+    def counts(self) -> np.ndarray:
+        """Labelled images per class."""
+        return np.bincount(self.labels[self.use], minlength=len(self.classes))
+
+
+def read(
+    sorted_files: Listed,
+    classes: tuple[str, ...],
+    pile_files: Listed,
+    test_files: Listed,
+    backbone: Backbone,
+    progress: Progress | None = None,
+) -> Photographs:
+    """Features of all photographs, and which of them count: an image that is there several times counts once.
+
+    A test image is not learned from, and an image with a class is not in the pile; the same image in two classes
+    teaches neither.
+    """
+    counts = [len(sorted_files.files), len(pile_files.files), len(test_files.files)]
+    everything = compute([*sorted_files.files, *pile_files.files, *test_files.files], backbone, progress=progress)
+    labeled, pile, test = (_part(everything, sum(counts[:i]), sum(counts[: i + 1])) for i in range(3))
+    labels = np.array(sorted_files.labels, np.int64)[labeled.kept]
+    found = find_duplicates(labeled, _part(everything, counts[0], sum(counts)))  # pile and test in one pass
+    tested, tested_pile, groups = set(), set(), []
+    for group in found.groups:
+        of_pile = tuple(i for i in group.pile if i < len(pile))
+        if len(of_pile) < len(group.pile):
+            tested.update(group.labeled)
+            tested_pile.update(of_pile)
+        if len(group.labeled) + len(of_pile) > 1:
+            groups.append(Twins(group.labeled, of_pile, group.exact))
+    duplicates = Duplicates(tuple(groups))
+    reasons = dict.fromkeys(tested, "it is a test image, too")
+    for group in duplicates.groups:
+        several = len({int(labels[i]) for i in group.labeled}) > 1
+        if several and group.exact:
+            reasons |= dict.fromkeys(group.labeled, "the same image lies in the folder of another class, too")
+        elif not several:
+            reasons |= dict.fromkeys(group.labeled[1:], f"the same image as {labeled.files[group.labeled[0]]}")
+    use = np.array([i for i in range(len(labeled)) if i not in reasons], np.int64)
+    once = duplicates.pile_once(len(pile))
+    pile_use = once[~np.isin(once, list(tested_pile))]
+    left_out = [*everything.unreadable, *((labeled.files[i], reason) for i, reason in sorted(reasons.items()))]
+    notes = [*sorted_files.notes, *pile_files.notes, *test_files.notes]
+    in_pile = set(pile_files.files)
+    if everything.unreadable:
+        shown = first_few([f"{file}: {reason}" for file, reason in everything.unreadable])
+        notes.append(f"Left out, because they cannot be read as images: {len(everything.unreadable)} ({shown}).")
+    if reasons:
+        shown = first_few([f"{labeled.files[i]}: {reason}" for i, reason in sorted(reasons.items())])
+        notes.append(f"Left out of the sorted photos: {len(reasons)} ({shown}).")
+    if duplicates.in_both:
+        notes.append(f"Sorted photos that also lie in the pile, and count once: {len(duplicates.in_both)}.")
+    _check_classes(classes, labels[use], left_out)
+    return Photographs(
+        classes,
+        labeled,
+        labels,
+        use,
+        pile,
+        pile_use,
+        test,
+        np.array(test_files.labels, np.int64)[test.kept],
+        duplicates,
+        tuple(left_out),
+        tuple(each for each in everything.unreadable if each[0] in in_pile),
+        tuple(notes),
+    )
+
+
+def _part(features: Features, start: int, end: int) -> Features:
+    """Those of the files from `start` to before `end`, with positions counted from there."""
+    chosen = np.flatnonzero((features.kept >= start) & (features.kept < end))
+    return Features(
+        tuple(features.files[i] for i in chosen),
+        tuple(features.keys[i] for i in chosen),
+        features.kept[chosen] - start,
+        (),
+        {view: (records, places[chosen]) for view, (records, places) in features.stored.items()},
+    )
+
+
+def _check_classes(classes: Sequence[str], labels: np.ndarray, left_out: Sequence[tuple[str, str]]) -> None:
+    for number, name in enumerate(classes):
+        if not (labels == number).any():
+            why = next((f" ({file}: {reason})" for file, reason in left_out if Path(file).parent.name == name), "")
+            raise UserError(
+                f"The class {name!r} has no photo that can be used{why}. Put some into its folder, or take it away."
+            )
