@@ -79,6 +79,10 @@ def test_numbers_of_images_take_the_place_of_ratios() -> None:
     assert (plan.id_count, plan.ood_count, plan.ood_ratio, plan.unlabeled) == (60, 90, None, None)
 
 
+def test_a_figure_without_runs_has_none_whatever_methods_are_asked_for() -> None:
+    assert expand(find_grid("figure2"), Choice(methods=("osp",))).cells == ()
+
+
 def test_lengths_are_shares_of_the_scales_steps() -> None:
     table = expand(find_grid("figure-time"), Choice(scale="demo", datasets=("digits",), methods=("osp",)))
     assert [plan.steps for plan in table.plans] == [40, 80, 200, 400]

@@ -56,13 +56,12 @@ def markdown(grid: Grid, counts: list[Counts]) -> str:
     lines.append("|---" * (len(HEADINGS) + 2) + "|")
     for each in counts:
         numbers = [f"{n:,}" for n in each.numbers] if each.numbers else ["no data"] + [""] * (len(HEADINGS) - 1)
-        lines.append(f"| {each.row} | " + " | ".join([*numbers, paper_text(grid, each)]) + " |")
+        lines.append(f"| {each.row} | " + " | ".join([*numbers, paper_text(each)]) + " |")
     return "\n".join([*lines, "", *(f"- {note}" for note in grid.notes)]) + "\n"
 
 
-def paper_text(grid: Grid, counts: Counts) -> str:
-    """The paper's numbers with their names."""
-    if counts.paper is None:
-        return "-"
-    named = zip(counts.paper, grid.paper.columns, strict=True)
-    return ", ".join(f"{number:,.0f} {name}" for number, name in named if number is not None)
+def paper_text(counts: Counts) -> str:
+    """The paper's ID and OOD classes, labels and size of the pool."""
+    return (
+        "-" if counts.paper is None else " / ".join(f"{number:,.0f}" for number in counts.paper if number is not None)
+    )

@@ -333,7 +333,7 @@ PLANNED = ("dac",)
 
 
 def chosen_rows(grid: Grid, choice: Choice) -> list[Entry]:
-    if not choice.methods:
+    if not choice.methods or not grid.entries:
         return list(grid.entries)
     if not grid.rows:
         return [method_row(name) for name in choice.methods]

@@ -376,7 +376,7 @@ def _show(table: Table, reports: list[Report], store: Store, out: Path, shown: i
     shown_on = console()
     if table.grid.kind == "settings":
         counted = counts.count(table.grid, table.choice)
-        rows = [(each.row, *(each.numbers or ("no data",)), counts.paper_text(table.grid, each)) for each in counted]
+        rows = [(each.row, *(each.numbers or ("no data",)), counts.paper_text(each)) for each in counted]
         shown_on.print(plain(table.grid.title, "bold"))
         shown_on.print(columns(*rows, headings=("", *counts.HEADINGS, "paper"), padding=(0, 1)))
         _write(out, f"{table.grid.name}.md", counts.markdown(table.grid, counted))
