@@ -16,7 +16,7 @@ EVIL = "<script>document.title='stolen'</script>"
 
 
 def page(folder: Path) -> Page:
-    rows = [
+    rows: list[list[Cell | str]] = [
         [f"method {n}", Cell(f"{90 + n}.0 ± 0.3", bold=n == 3, marks="a", below="paper 98.0 (-7.0)")] for n in range(4)
     ]
     table = Table("Table 1", ["method", EVIL], [*rows, [EVIL, Cell("not run", missing=True)]], ["a: smaller budget"])
