@@ -311,7 +311,7 @@ def test_warnings_and_variants_are_neither_markup_nor_controls(
         warnings.simplefilter("always")
         warnings.warn_explicit(f"odd {NASTY}", UserWarning, osp.__file__, 1)
     assert capsys.readouterr().err == f"osp: warning: odd {SHOWN}\n"
-    train._print_result({"accuracy": 12.0, "warnings": [f"odd {NASTY}"]})
+    train.print_result({"accuracy": 12.0, "warnings": [f"odd {NASTY}"]})
     assert f"Warning: odd {SHOWN}\n" in capsys.readouterr().out
 
 

@@ -32,8 +32,12 @@ def fit(
         Path | None, typer.Option(help="Photos to test on: folders named like the classes, others are foreign.")
     ] = None,
     backbone: Annotated[
-        str, typer.Option(help="lite0: a pretrained network (nothing is downloaded). none: train from scratch.")
-    ] = "lite0",
+        str | None,
+        typer.Option(help="lite0: a pretrained network, the default; nothing is downloaded. none: from scratch."),
+    ] = None,
+    earlier: Annotated[
+        Path | None, typer.Option("--from", help="An earlier fit whose labels, pile and backbone are used again.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
 ) -> None:
     """Make a classifier from a folder of sorted photos and a pile of unsorted ones.
@@ -48,15 +52,37 @@ def fit(
 
     - `osp fit sorted/ pile/ --out run --test kept-aside/`
 
+    - `osp fit newly-sorted/ --from run --out run2`
+
     Then: `osp predict run new.jpg`, `osp sort run pile/ --to sorted-pile --as links`.
     """
     check_environment()
     from osp.engine.progress import shown
     from osp.photos.fit import fit as start
 
+    if backbone == "none":
+        _from_scratch(sorted_dir, pile, out, seed, test or earlier)
+        return
     with shown() as display:
-        run = start(sorted_dir, pile, out, test=test, backbone=backbone, seed=seed, say=say, progress=display.loading)
+        given: dict[str, Any] = {"test": test, "backbone": backbone, "earlier": earlier, "seed": seed}
+        run = start(sorted_dir, pile, out, **given, say=say, progress=display.loading)
     _print_fit(run.result, run.path)
+
+
+def _from_scratch(sorted_dir: Path, pile: Path | None, out: Path, seed: int, more: Path | None) -> None:
+    """Without a backbone it is `osp train` on the user's folders."""
+    from osp.cli.train import print_result, run_shown
+    from osp.recipe import Recipe
+
+    if more is not None:
+        raise UserError("--backbone none keeps a fifth of the sorted photos for testing: leave out --test and --from.")
+    where: dict[str, Any] = {} if pile is None else {"ood_data": "pile", "ood_dir": str(pile)}
+    method = "supervised" if pile is None else "osp"
+    say("Training from scratch on small images: far slower than a pretrained backbone, and worse with few labels.")
+    recipe = Recipe(data="folder", data_dir=str(sorted_dir), method=method, scale="cpu", seed=seed, **where)
+    run = run_shown(recipe, user_path(out), resume=False)
+    print_result(run.result)
+    say(f"Run: {run.path}")
 
 
 def _print_fit(result: dict[str, Any], path: Path) -> None:
@@ -92,12 +118,12 @@ def _print_fit(result: dict[str, Any], path: Path) -> None:
 def _share(part: dict[str, Any] | None) -> str:
     if part is None:
         return "unknown: one photo per class"
-    return f"{part['accuracy']:.1f} % ({part['low']:.0f} to {part['high']:.0f}), {part['images']} photos"
+    return f"{part['accuracy']:.1f} % ({part['low']:.0f} to {part['high']:.0f}) of {part['images']}"
 
 
 def _unequal(result: dict[str, Any]) -> bool:
     counts = result["classes"].values()
-    return max(counts) > 1.5 * min(counts)
+    return bool(max(counts) > 1.5 * min(counts))
 
 
 def predict(
@@ -128,11 +154,10 @@ def predict(
 
     files = image_files(images, sys.stdin if "-" in images else ())
     model = open_run(run)
-    names = model.instant.class_names if hasattr(model, "instant") else model.class_names
     failed = 0
     with shown() as display:
         found = model.predict(files, accept, display.loading)
-        for row in _rows(found, form, names):
+        for row in _rows(found, form, model.class_names):
             failed += row
     if failed:
         complain(f"{failed} of {len(files)} files could not be read.")

@@ -46,7 +46,7 @@ def demo(
     results = []
     for part, recipe in enumerate(recipes, start=1):
         say(f"\n{part} of {len(recipes)}: {recipe.method}")
-        results.append(_run(recipe, free / str(recipe.method), resume=False))
+        results.append(run_shown(recipe, free / str(recipe.method), resume=False))
     baseline, run = results
     before, after = baseline.result, run.result
     say(f"\nTest accuracy: {before['accuracy']:.1f} % from the labels alone, ", end="")
@@ -135,12 +135,12 @@ def train(
         if method is None:
             without_code(fields, source)
     fields = apply_assignments({**fields, **given}, settings or [])
-    run = _run(Recipe(**fields), folder, resume)
-    _print_result(run.result)
+    run = run_shown(Recipe(**fields), folder, resume)
+    print_result(run.result)
     say(f"Run: {run.path}   picture: {run.path / 'result.png'}")
 
 
-def _run(recipe: Recipe, out: Path | None, resume: bool) -> Any:
+def run_shown(recipe: Recipe, out: Path | None, resume: bool) -> Any:
     """Train with progress on the terminal; interruptions say how to continue."""
     check_environment()
     from osp.api import train as start
@@ -173,7 +173,7 @@ SHOWN = {
 }
 
 
-def _print_result(result: dict[str, Any]) -> None:
+def print_result(result: dict[str, Any]) -> None:
     found = [(meaning, result.get(key)) for key, meaning in SHOWN.items()]
     rows = [(meaning, f"{number:.1f}") for meaning, number in found if isinstance(number, int | float)]
     shown = console()

@@ -16,5 +16,5 @@ def open_backbone(name: str) -> Backbone:
     """The backbone of this name, ready to use."""
     known = SAVED_AS.get(name, name)
     if known not in BACKBONES:
-        raise UserError(f"The backbone {name!r} is unknown.{suggest(name, [*BACKBONES, 'none'])}")
+        raise UserError(f"The backbone {name!r} is unknown.{suggest(name, BACKBONES)}")
     return BACKBONES[known]()

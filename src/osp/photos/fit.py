@@ -5,7 +5,7 @@ that a fit that was stopped goes on where it was when it is started again.
 
     photos.safetensors, photos.json   the model, for `osp predict` and `osp sort`
     pile.csv                          class, probability, OOD score and decision of every photo of the pile
-    labels.csv                        the sorted photos, with their classes and contents
+    labels.json                       the sorted photos, with their classes and contents
     doubts.csv                        labels that look wrong
     duplicates.csv                    photos that are there several times
     left-out.csv                      files that were not used, with the reason
@@ -38,13 +38,13 @@ from osp.photos.doubts import wrong_labels
 from osp.photos.features import Features, Progress
 from osp.photos.instant import Estimate, Instant, fit_instant, wilson
 from osp.photos.model import FACTS, PhotoModel
-from osp.photos.reading import Listed, Photographs, list_pile, list_sorted, list_test, read
+from osp.photos.reading import Label, Listed, Photographs, list_pile, list_sorted, list_test, read
 from osp.photos.sorting import defused
 from osp.version import __version__
 
 PILE, LABELS, DOUBTS, TWINS, LEFT_OUT, RESULT = (
     "pile.csv",
-    "labels.csv",
+    "labels.json",
     "doubts.csv",
     "duplicates.csv",
     "left-out.csv",
@@ -73,27 +73,34 @@ def fit(
     out: str | Path,
     *,
     test: str | Path | None = None,
-    backbone: str | Backbone = "lite0",
+    backbone: str | Backbone | None = None,
+    earlier: str | Path | None = None,
     seed: int = 0,
     say: Callable[[str], None] = _silent,
     progress: Progress | None = None,
 ) -> Fit:
     """Fit a classifier on sorted photos (one folder per class) and a pile of others, in the new folder `out`.
 
-    Every label teaches; figures come from cross-validation, and from the folder `test` where there is one. `say` is
-    told what is done and why, `progress` how far the features are.
+    Every label teaches; figures come from cross-validation, and from the folder `test` where there is one. `earlier` is
+    the folder of a fit to go on from: its labels count beside those in `sorted_dir`, which win where they differ, and
+    its pile and backbone are used again where none is given. `say` is told what is done and why, `progress` how far
+    the features are.
     """
     started = time.monotonic()
     folder = user_path(out)
     check_free(folder)
-    labeled_files, classes = list_sorted(user_path(sorted_dir))
+    before = None if earlier is None else result_of(user_path(earlier))
+    old = [] if earlier is None else labels_of(user_path(earlier))
+    if before is not None:
+        pile_dir, backbone = pile_dir or before["pile"], backbone or before["backbone"]
+    labeled_files, classes = list_sorted(user_path(sorted_dir), old)
     pile_files = list_pile(None if pile_dir is None else user_path(pile_dir))
     test_files = Listed() if test is None else list_test(user_path(test), classes)
     say(_what_there_is(labeled_files, classes, pile_files, test_files))
-    network = backbone if isinstance(backbone, Backbone) else open_backbone(backbone)
+    network = backbone if isinstance(backbone, Backbone) else open_backbone(backbone or "lite0")
     say(
-        f"Looking at them with {network.name}, pretrained and frozen, at {network.size}x{network.size} pixels: with few "
-        "labels its features teach more than pixels. They are computed once and kept in the cache."
+        f"Looking at them with {network.name}, pretrained and frozen, at {network.size}x{network.size} pixels: with "
+        "few labels its features teach more than pixels. They are computed once and kept in the cache."
     )
     photos = read(labeled_files, classes, pile_files, test_files, network, _with_time_left(progress, say))
     for note in photos.notes:
@@ -108,6 +115,8 @@ def fit(
     alone = fit_instant(labeled, labels, pile[:0], classes, seed)
     instant = fit_instant(labeled, labels, pile, classes, seed) if len(pile) else alone
     say(f"Instant answer, {time.monotonic() - looked:.1f} s after the features: {in_words(instant.estimate)}.")
+    if before is not None and (then := list(before["estimates"].values())[-1]) is not None:
+        say(f"The earlier fit, of {len(old)} labels: accuracy {then['accuracy']:.1f} %; now {len(labels)} labels.")
     model = PhotoModel(instant, network)
     answers = {"labels alone": alone, "labels and pile": instant} if len(pile) else {"labels alone": alone}
     result = {
@@ -217,12 +226,8 @@ def _write(folder: Path, model: PhotoModel, photos: Photographs, result: dict[st
         ]
         rows += [[file, "", "", "", "unreadable", reason] for file, reason in photos.unreadable_pile]
         write_table(partial / PILE, ("file", "class", "probability", "ood_score", "decision", "note"), rows)
-        names = [photos.classes[label] for label in photos.labels]
-        write_table(
-            partial / LABELS,
-            ("file", "class", "content"),
-            [[labeled.files[i], names[i], labeled.keys[i]] for i in photos.use],
-        )
+        taught = [[labeled.files[i], photos.classes[photos.labels[i]], labeled.keys[i]] for i in photos.use]
+        write_text(partial / LABELS, json.dumps(taught, indent=0) + "\n")
         wrong = wrong_labels(instant)
         suspects = [(labeled.files[photos.use[each.position]], each) for each in wrong]
         write_table(
@@ -269,7 +274,7 @@ def _write(folder: Path, model: PhotoModel, photos: Photographs, result: dict[st
 
 def _twins(photos: Photographs) -> dict[str, str]:
     """What is said in the table of each pile photo that is there several times."""
-    notes = {}
+    notes: dict[str, str] = {}
     for group in photos.duplicates.groups:
         if group.labeled:
             first = group.labeled[0]
@@ -290,15 +295,29 @@ def write_table(path: Path, headings: Sequence[str], rows: Iterable[Sequence[str
     write_text(path, text.getvalue().encode("utf-8", "replace").decode())
 
 
-def labels_of(run: Path) -> list[tuple[str, str, str]]:
-    """(file, class, content) of the photos that a fit has learned from."""
+def labels_of(run: Path) -> list[Label]:
+    """The photos that a fit has learned from."""
     path = run / LABELS
     try:
-        with open(path, newline="", encoding="utf-8") as file:
-            return [(row["file"], row["class"], row["content"]) for row in csv.DictReader(file)]
-    except (OSError, KeyError, ValueError, csv.Error) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"it is damaged: {error}"
-        raise UserError(f"{path} cannot be read ({reason}). Run the fit again.") from None
+        return [Label(*map(str, row)) for row in json.loads(path.read_text("utf-8"))]
+    except FileNotFoundError:
+        raise UserError(f"{run} is no folder of a fit: {LABELS} is missing.") from None
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{path} is damaged ({error}). Run the fit again.") from None
+
+
+def result_of(run: Path) -> dict[str, Any]:
+    """The figures of a fit."""
+    path = run / RESULT
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        if not isinstance(found, dict) or found.get("kind") != "photos" or not isinstance(found.get("backbone"), str):
+            raise ValueError("it holds no figures of a fit")
+    except FileNotFoundError:
+        raise UserError(f"{run} is no folder of a fit: {RESULT} is missing.") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({error}). Run the fit again.") from None
+    return found
 
 
 def check_free(folder: Path) -> None:

@@ -51,6 +51,10 @@ class PhotoModel:
     instant: Instant
     backbone: Backbone
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.instant.class_names
+
     def predict(
         self, files: Sequence[str | Path], accept: float = 0.95, progress: Progress | None = None
     ) -> Iterator[Prediction]:

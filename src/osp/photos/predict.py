@@ -153,7 +153,7 @@ def worth_labeling(
     if isinstance(model, TrainedModel):
         raise UserError(f"--next needs a run of osp fit; {run} was trained by osp train.")
     features = compute(files, model.backbone, progress=progress)
-    known = {content for _, _, content in labels_of(run)}
+    known = {label.content for label in labels_of(run)}
     open_ones = [i for i, key in enumerate(features.keys) if key not in known]
     chosen = next_to_label(model.instant, features.rows(np.array(open_ones, np.int64)), count, accept)
     return [(features.files[open_ones[each.position]], each.reason) for each in chosen]

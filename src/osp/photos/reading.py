@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,15 @@ from osp.photos.features import Features, Progress, compute
 KINDS = "JPEG, PNG, WebP, BMP, TIFF, GIF or HEIC"
 
 
+class Label(NamedTuple):
+    """A photograph that a fit has learned from."""
+
+    file: str
+    name: str
+    """Of its class."""
+    content: str
+
+
 @dataclass
 class Listed:
     """Files of one kind, with their classes where they have one."""
@@ -26,6 +36,8 @@ class Listed:
     files: list[str] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
     """-1 where the class is none of the known ones."""
+    earlier: set[int] = field(default_factory=set)
+    """Positions of those whose class comes from an earlier fit: a folder says otherwise, and is right."""
     notes: list[str] = field(default_factory=list)
 
     def add(self, found: Found, label: int, root: Path) -> None:
@@ -39,19 +51,27 @@ class Listed:
             self.notes.append(f"Linked folders in {root} were not followed ({first_few(found.links)}).")
 
 
-def list_sorted(root: Path) -> tuple[Listed, tuple[str, ...]]:
-    """The labelled photographs and the names of the classes: one folder per class."""
+def list_sorted(root: Path, earlier: Sequence[Label] = ()) -> tuple[Listed, tuple[str, ...]]:
+    """The labelled photographs and the names of the classes: one folder per class, and labels of an earlier fit."""
     _check(root, "the folder of sorted photos")
     names, links = subfolders(root)
     listed = Listed()
-    classes = []
+    found = {name: walk(root / name) for name in names}
+    old = [label for label in earlier if os.path.isfile(label.file)]
+    classes = sorted({name for name in names if found[name].files} | {label.name for label in old})
     for name in names:
-        found = walk(root / name)
-        if not found.files:
+        if not found[name].files:
             listed.notes.append(f"The folder {root / name} has no image in it and makes no class.")
-            continue
-        listed.add(found, len(classes), root / name)
-        classes.append(name)
+        else:
+            listed.add(found[name], classes.index(name), root / name)
+    there = set(listed.files)
+    for label in old:
+        if label.file not in there:
+            listed.earlier.add(len(listed.files))
+            listed.files.append(label.file)
+            listed.labels.append(classes.index(label.name))
+    if gone := len(earlier) - len(old):
+        listed.notes.append(f"Of the photos labelled in the earlier fit {gone} are no longer where they were.")
     if links:
         listed.notes.append(f"Linked folders in {root} that lead back into it were not followed ({first_few(links)}).")
     if loose := walk(root, deep=False).files:
@@ -143,7 +163,9 @@ def read(
     labeled, pile, test = (_part(everything, sum(counts[:i]), sum(counts[: i + 1])) for i in range(3))
     labels = np.array(sorted_files.labels, np.int64)[labeled.kept]
     found = find_duplicates(labeled, _part(everything, counts[0], sum(counts)))  # pile and test in one pass
-    tested, tested_pile, groups = set(), set(), []
+    tested: set[int] = set()
+    tested_pile: set[int] = set()
+    groups = []
     for group in found.groups:
         of_pile = tuple(i for i in group.pile if i < len(pile))
         if len(of_pile) < len(group.pile):
@@ -153,12 +175,14 @@ def read(
             groups.append(Twins(group.labeled, of_pile, group.exact))
     duplicates = Duplicates(tuple(groups))
     reasons = dict.fromkeys(tested, "it is a test image, too")
-    for group in duplicates.groups:
-        several = len({int(labels[i]) for i in group.labeled}) > 1
-        if several and group.exact:
-            reasons |= dict.fromkeys(group.labeled, "the same image lies in the folder of another class, too")
-        elif not several:
-            reasons |= dict.fromkeys(group.labeled[1:], f"the same image as {labeled.files[group.labeled[0]]}")
+    for group in (each for each in duplicates.groups if each.labeled):
+        members = sorted(group.labeled, key=lambda i: (int(labeled.kept[i]) in sorted_files.earlier, i))
+        new = [i for i in members if int(labeled.kept[i]) not in sorted_files.earlier] or members
+        if len({int(labels[i]) for i in new}) == 1:
+            alike = [i for i in members[1:] if group.exact or labels[i] == labels[members[0]]]
+            reasons |= dict.fromkeys(alike, f"the same image as {labeled.files[members[0]]}")
+        elif group.exact:
+            reasons |= dict.fromkeys(members, "the same image lies in the folder of another class, too")
     use = np.array([i for i in range(len(labeled)) if i not in reasons], np.int64)
     once = duplicates.pile_once(len(pile))
     pile_use = once[~np.isin(once, list(tested_pile))]

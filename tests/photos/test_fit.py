@@ -1,0 +1,221 @@
+"""A fit counts every photo once, uses every label, leaves a whole folder or nothing, and answers mistakes plainly."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from small_backbone import small_backbone
+
+from osp.errors import UserError
+from osp.photos import backbones
+from osp.photos.fit import Fit, fit
+from osp.photos.model import load_model
+
+COLORS = {"red": (200, 40, 40), "blue": (40, 40, 200), "green": (40, 200, 40)}
+
+
+@pytest.fixture(autouse=True)
+def _own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OSP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(backbones.BACKBONES, "tiles", small_backbone)
+
+
+def photo(color: str, seed: int) -> Image.Image:
+    """A color with its own coarse pattern: photos of one color are alike, not twins."""
+    draws = np.random.default_rng(seed)
+    coarse = draws.normal(size=(5, 6, 3)).repeat(8, 0).repeat(8, 1) * 30
+    return Image.fromarray(np.clip(np.array(COLORS[color]) + coarse, 0, 255).astype(np.uint8))
+
+
+def save(path: Path, color: str, seed: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    photo(color, seed).save(path)
+    return path
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    """sorted/red and sorted/blue, a pile with green ones, and some to test on."""
+    for number, color in enumerate(COLORS):
+        for seed in range(24):
+            path = tmp_path / ("pile" if seed >= 9 or color == "green" else f"sorted/{color}")
+            save(path / f"{color} {seed}.png", color, 100 * number + seed)
+        for seed in range(5):
+            save(tmp_path / "test" / color / f"{seed}.png", color, 1000 + 100 * number + seed)
+    return tmp_path
+
+
+def run(folders: Path, **more: Any) -> Fit:
+    given: dict[str, Any] = {"backbone": "tiles", **more}
+    pile = given.pop("pile", folders / "pile")
+    return fit(given.pop("sorted", folders / "sorted"), pile, folders / given.pop("out", "run"), **given)
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_known_and_foreign_photos_are_told_apart_and_every_label_teaches(folders: Path) -> None:
+    said: list[str] = []
+    done = run(folders, test=folders / "test", say=said.append)
+    assert done.result["classes"] == {"blue": 9, "red": 9}
+    assert done.result["estimates"]["labels and pile"]["images"] == 18
+    assert done.result["estimates"]["labels and pile"]["accuracy"] > 90
+    tested = done.result["test"]["labels and pile"]
+    assert (tested["images"], tested["foreign"]) == (10, 5)
+    assert tested["accuracy"] > 80
+    assert tested["auroc"] > 90
+    assert any(line.startswith("Instant answer") for line in said)
+    rows = table(done.path / "pile.csv")
+    assert len(rows) == 54
+    right = [Path(row["file"]).name.startswith(row["class"]) for row in rows if "green" not in row["file"]]
+    assert np.mean(right) > 0.9
+    out = {row["decision"] for row in rows if "green" in row["file"]}
+    assert out == {"out"}
+    assert json.loads((done.path / "result.json").read_text()) == done.result
+    assert load_model(done.path).instant.estimate == done.model.instant.estimate
+
+
+def test_a_sorted_photo_in_the_pile_counts_once_even_where_the_sorted_folder_lies_in_the_pile(folders: Path) -> None:
+    plain = run(folders).result
+    shutil.copytree(folders / "sorted", folders / "pile" / "mine")
+    doubled = run(folders, out="second", sorted=folders / "pile" / "mine").result
+    assert doubled["classes"] == plain["classes"]
+    assert doubled["pile_photos"]["files"] == plain["pile_photos"]["files"] + 18
+    assert doubled["pile_photos"]["counted"] == plain["pile_photos"]["counted"]
+    assert doubled["estimates"] == plain["estimates"]
+    assert sum("also sorted, as red" in row["note"] for row in table(folders / "second" / "pile.csv")) == 9
+
+
+def test_a_test_photo_is_never_learned_from(folders: Path) -> None:
+    shutil.copy(folders / "sorted" / "red" / "red 0.png", folders / "test" / "red" / "copy.png")
+    shutil.copy(folders / "pile" / "red 20.png", folders / "test" / "red" / "copy of pile.png")
+    done = run(folders, test=folders / "test")
+    assert done.result["classes"] == {"blue": 9, "red": 8}
+    assert done.result["pile_photos"]["counted"] == 53
+    assert [row["reason"] for row in table(done.path / "left-out.csv")] == ["it is a test image, too"]
+
+
+def test_the_same_photo_in_two_classes_teaches_neither(folders: Path) -> None:
+    shutil.copy(folders / "sorted" / "red" / "red 0.png", folders / "sorted" / "blue" / "x.png")
+    done = run(folders)
+    assert done.result["classes"] == {"blue": 9, "red": 8}
+    assert {Path(row["file"]).name for row in table(done.path / "left-out.csv")} == {"red 0.png", "x.png"}
+
+
+def test_an_empty_pile_is_labels_alone_and_says_so(folders: Path) -> None:
+    said: list[str] = []
+    (folders / "empty").mkdir()
+    for number, pile in enumerate([None, folders / "empty"]):
+        done = run(folders, pile=pile, out=f"run{number}", say=said.append)
+        assert list(done.result["estimates"]) == ["labels alone"]
+        assert done.result["pile_photos"]["counted"] == 0
+    assert sum("labels alone" in line for line in said) == 2
+
+
+def test_a_class_with_one_photo_is_learned_and_said_to_be_unsure(folders: Path) -> None:
+    save(folders / "sorted" / "green" / "one.png", "green", 5000)
+    said: list[str] = []
+    done = run(folders, say=said.append)
+    assert done.result["classes"]["green"] == 1
+    assert done.result["estimates"]["labels and pile"]["images"] == 18
+    assert any("'green' has one photo" in line for line in said)
+    assert done.result["pile_photos"]["per_class"]["green"] > 0 or done.result["pile_photos"]["out"] > 0
+
+
+def test_one_photo_of_each_class_gives_an_answer_without_an_estimate(tmp_path: Path) -> None:
+    save(tmp_path / "sorted" / "red" / "a.png", "red", 1)
+    save(tmp_path / "sorted" / "blue" / "a.png", "blue", 2)
+    for seed in range(30):
+        save(tmp_path / "pile" / f"{seed}.png", "red" if seed % 2 else "blue", 10 + seed)
+    done = run(tmp_path)
+    assert done.result["estimates"]["labels and pile"] is None
+    rows = table(done.path / "pile.csv")
+    assert [row["class"] for row in rows] == ["red" if int(Path(row["file"]).stem) % 2 else "blue" for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda root: shutil.rmtree(root / "sorted" / "red"), "at least two classes"),
+        (lambda root: shutil.rmtree(root / "sorted"), "is not there"),
+        (lambda root: [shutil.rmtree(root / "sorted" / name) for name in ("red", "blue")], "no sorted photo"),
+        (lambda root: (root / "pile").rename(root / "p") and (root / "pile").write_text("x"), "a file, not a folder"),
+        (lambda root: (root / "pile").rename(root / "run"), "not empty"),
+        (lambda root: (root / "run").write_text("x"), "is a file"),
+        (lambda root: [file.write_bytes(b"no") for file in (root / "sorted" / "red").iterdir()], "'red' has no photo"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_leaves_nothing(folders: Path, change: Any, words: str) -> None:
+    change(folders)
+    before = sorted(folders.iterdir())
+    with pytest.raises(UserError, match=words):
+        run(folders)
+    assert [path for path in sorted(folders.iterdir()) if path.name != "cache"] == [
+        path for path in before if path.name != "cache"
+    ]
+
+
+def test_odd_files_and_names_are_read_or_named(folders: Path) -> None:
+    pile = folders / "pile"
+    red = photo("red", 77)
+    red.convert("CMYK").save(pile / "cmyk.tif")
+    red.resize((1, 1)).save(pile / "tiny.png")
+    red.resize((3000, 2000)).save(pile / "huge.jpg")
+    red.save(pile / "moving.gif", save_all=True, append_images=[photo("blue", 3)])
+    Image.fromarray(np.full((40, 40), 40000, np.uint16)).save(pile / "sixteen.png")
+    turned = Image.Exif()
+    turned[274] = 6
+    red.save(pile / "turned.jpg", exif=turned)
+    red.save(pile / "new\nline ü =1+1.png")
+    (pile / "corrupt.jpg").write_bytes(b"\xff\xd8\xff broken")
+    rows = table(run(folders).path / "pile.csv")
+    names = {Path(row["file"]).name: row for row in rows}
+    assert len(rows) == 54 + 8
+    assert names["corrupt.jpg"]["decision"] == "unreadable"
+    assert names["corrupt.jpg"]["note"]
+    for name in ("cmyk.tif", "huge.jpg", "moving.gif", "turned.jpg", "new\nline ü =1+1.png"):
+        assert names[name]["class"] == "red", name
+    assert {names[name]["decision"] for name in ("tiny.png", "sixteen.png")} <= {"in", "out"}
+
+
+def test_a_fit_goes_on_with_newly_sorted_photos_and_the_new_class_wins(folders: Path) -> None:
+    shutil.move(folders / "sorted" / "blue" / "blue 0.png", folders / "sorted" / "red" / "wrong.png")
+    first = run(folders)
+    assert first.result["classes"] == {"blue": 8, "red": 9 + 1}
+    assert [Path(row["file"]).name for row in table(first.path / "doubts.csv")] == ["wrong.png"]
+    save(folders / "more" / "green" / "a.png", "green", 901)
+    save(folders / "more" / "green" / "b.png", "green", 902)
+    (folders / "more" / "blue").mkdir()
+    shutil.copy(folders / "sorted" / "red" / "wrong.png", folders / "more" / "blue" / "right.png")
+    said: list[str] = []
+    done = run(
+        folders, sorted=folders / "more", pile=None, out="second", earlier=first.path, backbone=None, say=said.append
+    )
+    assert done.result["classes"] == {"blue": 9, "green": 2, "red": 9}
+    assert done.result["pile"] == first.result["pile"]
+    assert done.result["backbone"] == "tiles"
+    assert any("earlier fit, of 18 labels" in line for line in said)
+
+
+def test_an_earlier_run_that_is_damaged_is_named(folders: Path) -> None:
+    first = run(folders)
+    (first.path / "labels.json").write_text("{")
+    with pytest.raises(UserError, match=r"labels\.json is damaged"):
+        run(folders, out="second", earlier=first.path)
+    (first.path / "result.json").unlink()
+    with pytest.raises(UserError, match=r"result\.json is missing"):
+        run(folders, out="second", earlier=first.path)
+
+
+def test_an_unknown_backbone_is_named_with_those_there_are(folders: Path) -> None:
+    with pytest.raises(UserError, match="'lite'.*lite0"):
+        run(folders, backbone="lite")

@@ -1,0 +1,116 @@
+"""Predictions come for every file named, whatever names it and whichever kind of run answers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from osp import Recipe, train
+from osp.cli import app
+from osp.errors import UserError
+from osp.photos.predict import TrainedModel, image_files, open_run
+
+
+def osp(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """The real command."""
+    command = [sys.executable, "-m", "osp", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, input=stdin, timeout=500)
+
+
+def write(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (8, 8)).save(path)
+    return path
+
+
+def test_files_folders_patterns_and_a_list_name_each_image_once(tmp_path: Path) -> None:
+    a, b, c = (write(tmp_path / name) for name in ("in/a.png", "in/deep/b.png", "c [1].png"))
+    found = image_files([str(a), str(tmp_path / "in"), str(tmp_path / "in" / "**" / "*.png"), "-"], [f"{c}\n", "\n"])
+    assert found == [str(a), str(b), str(c)]
+    assert image_files([str(c), "no.jpg"]) == [str(c), "no.jpg"]  # a name with marks in it is a name first
+    with pytest.raises(UserError, match="Nothing matches"):
+        image_files([str(tmp_path / "*.jpg")])
+    with pytest.raises(UserError, match="no image"):
+        image_files(["-"], [])
+
+
+def test_a_trained_run_predicts_files_with_calibrated_probabilities_and_a_threshold_that_moves(tmp_path: Path) -> None:
+    run = train(Recipe(data="digits", method="supervised", scale="demo", steps=60), tmp_path / "run", progress=False)
+    model = open_run(run.path)
+    assert isinstance(model, TrainedModel)
+    digits = run.data
+    assert digits is not None
+    rows = digits.split.test[:40]
+    pixels = digits.test[rows]
+    files = []
+    for number, image in enumerate(pixels):
+        files.append(tmp_path / f"{number}.png")
+        Image.fromarray(np.asarray(image)[0]).save(files[-1])
+    (tmp_path / "bad.png").write_text("no")
+    said = list(model.predict([*files, tmp_path / "bad.png"]))
+    assert said[-1].decision is None
+    assert said[-1].reason
+    straight = run.model(np.asarray(pixels).transpose(0, 2, 3, 1))
+    labels = [each.decision.label for each in said if each.decision]
+    assert labels == [run.model.class_names[c] for c in straight.classes]
+    assert all(abs(sum(each.probabilities) - 1) < 1e-5 for each in said[:-1])
+    assert model.threshold(0.5) <= model.threshold(0.95) <= model.threshold(0.99)
+    with pytest.raises(UserError, match="between 0 and 1"):
+        model.threshold(1.5)
+
+
+def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is not there"):
+        open_run(tmp_path / "none")
+    with pytest.raises(UserError, match="no run folder"):
+        open_run(tmp_path)
+    (tmp_path / "photos.json").write_text('{"format": 99}')
+    (tmp_path / "photos.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match="format 99; this version reads 1"):
+        open_run(tmp_path)
+
+
+def test_the_commands_say_what_they_do() -> None:
+    names = [command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands]
+    assert {"fit", "predict", "sort"} <= set(names)
+
+
+def test_from_two_folders_of_real_photos_to_a_sorted_pile_and_back(
+    tmp_path: Path, real_data: Callable[..., Path]
+) -> None:
+    """The whole path by the real commands on 60 photographs: fit, predict, sort, undo."""
+    photos = real_data("photos") / "photos"
+    for name in ("forest", "sea", "street", "glacier"):
+        for number, file in enumerate(sorted((photos / name).iterdir())[:15]):
+            known = number < 5 and name != "glacier"
+            place = tmp_path / ("sorted" if known else "new" if number >= 12 else "pile") / (name if known else "")
+            place.mkdir(parents=True, exist_ok=True)
+            (place / f"{name} {file.name}").write_bytes(file.read_bytes())
+    (tmp_path / "new" / "broken.jpg").write_text("no image")
+    run = tmp_path / "run"
+    fitted = osp("fit", tmp_path / "sorted", tmp_path / "pile", "--out", run)
+    assert fitted.returncode == 0, fitted.stderr
+    for words in ("Instant answer", "labels alone", "labels and pile", "look like one of the classes", "pile.csv"):
+        assert words in fitted.stdout
+    said = osp("predict", run, "-", "--format", "jsonl", stdin=f"{tmp_path / 'new'}\n")
+    assert said.returncode == 1
+    rows = [json.loads(line) for line in said.stdout.splitlines()]
+    assert len(rows) == 13
+    assert [Path(row["file"]).name for row in rows if "error" in row] == ["broken.jpg"]
+    known = [row for row in rows if "class" in row and "glacier" not in row["file"]]
+    assert sum(Path(row["file"]).name.startswith(row["class"]) for row in known) >= 8
+    before = sorted((tmp_path / "pile").iterdir())
+    moved = osp("sort", run, tmp_path / "pile", "--to", tmp_path / "by", "--move", "--next", "3")
+    assert moved.returncode == 0, moved.stderr
+    assert moved.stdout.count("?") >= 3
+    assert not list((tmp_path / "pile").iterdir())
+    undone = osp("sort", "--undo", tmp_path / "by")
+    assert (undone.returncode, sorted((tmp_path / "pile").iterdir())) == (0, before)
+    assert not (tmp_path / "by").exists()
