@@ -68,7 +68,7 @@ def real_data(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
 
 def _unpack(root: Path, names: tuple[str, ...]) -> None:
     """Unpack what is not there yet; a mark says that a set is whole, because several test processes may ask at once."""
-    from osp.data.cache import locked
+    from osp.files import locked
 
     with locked(root.parent / f"{root.name}.lock"):
         wanted = [name for name in names if not (root / f".{name}-is-whole").exists()]

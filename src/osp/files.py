@@ -30,14 +30,19 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def write_bytes(path: Path, content: bytes, earlier: Path | None = None) -> None:
     """Write a whole file or nothing: an error leaves what was there before, which `earlier` may keep."""
     try:
-        with _beside(path, earlier) as partial, open(partial, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        replace(path, content, earlier)
     except OSError as error:
         kept = f" The earlier {path.name} is untouched." if path.exists() else ""
         advice = " Free some space, then go on with --resume." if error.errno in _FULL else ""
         raise UserError(f"Cannot write {path}: {error.strerror or error}.{kept}{advice}") from error
+
+
+def replace(path: Path, content: bytes, earlier: Path | None = None) -> None:
+    """`write_bytes`, with the system's own errors."""
+    with _beside(path, earlier) as partial, open(partial, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -120,6 +125,20 @@ def owned(path: Path, busy: str) -> Iterator[None]:
         raise UserError(busy) from None
     except OSError as error:
         raise UserError(f"Cannot lock {path}: {error.strerror or error}.") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock between processes, waiting for it. Where the file system has none, go on without."""
+    from filelock import FileLock
+
+    lock = FileLock(path)
+    with contextlib.suppress(OSError, NotImplementedError):  # writes are atomic anyway
+        lock.acquire()
     try:
         yield
     finally:

@@ -48,7 +48,7 @@ def push_numbers(bank: OODBank, numbers: list[int], classes: list[int], valid: l
 
 
 class Queues:
-    """What the bank must be: one queue a class."""
+    """What the bank must be: one queue per class."""
 
     def __init__(self, num_classes: int, capacity: int) -> None:
         self.queues = [deque[int](maxlen=capacity) for _ in range(num_classes)]

@@ -11,10 +11,9 @@ import errno
 import hashlib
 import json
 import os
-import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from osp.errors import UserError
+from osp.files import locked, replace
 
 VERSION = 1
 """Raised when the way images are decoded or resized changes, so that old entries are made anew."""
@@ -128,7 +128,7 @@ def _make(array: Path, notes: Path, row_shape: tuple[int, ...], build: Callable[
             writer.close()
         content = {**content, "rows": writer.rows, "bytes": partial.stat().st_size, "check": _spot_check(partial)}
         os.replace(partial, array)
-        write_atomically(notes, json.dumps(content))
+        replace(notes, json.dumps(content).encode())
     finally:
         partial.unlink(missing_ok=True)
 
@@ -167,36 +167,6 @@ def _drop_others(folder: Path, stem: str, keep: str) -> None:
                 old.unlink()
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a small file as a whole."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        with open(partial, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a lock between processes. Where the file system has none, go on without: writes are atomic anyway."""
-    with open(path, "a+b") as file:
-        if sys.platform == "win32":
-            import msvcrt
-
-            with contextlib.suppress(OSError):
-                msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
-        else:
-            import fcntl
-
-            with contextlib.suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_EX)
-        yield  # closing the file gives the lock back
-
-
 def md5_of(path: Path, content: Callable[[], bytes] | None = None, compute: bool = True) -> str | None:
     """A file's MD5, remembered by path, size and time of change; of `content()` instead of the bytes where given.
 
@@ -225,5 +195,5 @@ def md5_of(path: Path, content: Callable[[], bytes] | None = None, compute: bool
                 known = dict(json.loads(book.read_text("utf-8")))
             except (OSError, ValueError, TypeError):
                 known = {}
-            write_atomically(book, json.dumps({**known, key: value}, indent=0))
+            replace(book, json.dumps({**known, key: value}, indent=0).encode())
     return value

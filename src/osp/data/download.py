@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from osp.data.cache import cache_dir, digest, locked
+from osp.data.cache import cache_dir, digest
 from osp.data.source import Progress, Remote
 from osp.errors import UserError
+from osp.files import locked
 from osp.version import __version__
 
 CONNECT_SECONDS = 6.0

@@ -37,7 +37,7 @@ class ImageSet:
     name: str
     images: np.ndarray
     labels: np.ndarray | None
-    """int64, one class number an image; -1 where the class is unknown; None where no image has a class."""
+    """int64, one class number per image; -1 where the class is unknown; None where no image has a class."""
     class_names: tuple[str, ...]
     mean: tuple[float, ...]
     """Per channel, of pixels scaled to [0, 1]: the published values, or computed for folders."""

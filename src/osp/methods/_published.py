@@ -18,7 +18,7 @@ OPTIMIZER = {
     "weight_decay": Published(0.0, OLIVER),
 }
 SEMI_SUPERVISED = {
-    "batch": Published(50, f"{OLIVER} (100 images a step, half of them labelled)"),
+    "batch": Published(50, f"{OLIVER} (100 images per step, half of them labelled)"),
     "mu": Published(1, OLIVER),
     **OPTIMIZER,
 }

@@ -59,7 +59,7 @@ class OSPOptions(T2TOptions):
         description="fill the bank each step (the text), each epoch, a tenth of the time between two partitions "
         "(Algorithm 1), or at each partition (ours); both: each step and at each partition",
     )
-    bank_capacity: int = Field(5000, ge=1, description="features a class")
+    bank_capacity: int = Field(5000, ge=1, description="features per class")
     bank_total: int | None = Field(None, ge=1, description="features in all classes together")
     bank_half: bool = Field(False, description="store features in half precision")
     stop_gradient: bool = Field(True, description="no gradient into the unpruned prediction of L_odc")

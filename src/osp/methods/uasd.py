@@ -87,7 +87,7 @@ class UASD(Method):
         "start": Published(0.2, f"{RELEASE}: 100,000 of 500,000"),
         "ramp": Published(0.4, f"{RELEASE}: 200,000 of 500,000"),
         "distillation_weight": Published(1.0, RELEASE),
-        "refresh": Published(0.001, f"{RELEASE}: 10 of 5,000 validation images a step"),
+        "refresh": Published(0.001, f"{RELEASE}: 10 of 5,000 validation images per step"),
         "gate_view": Published("weak", RELEASE),
         "input_noise": Published(0.15, RELEASE, {"cifar100": 0.0, "tinyimagenet": 0.0}),
     }

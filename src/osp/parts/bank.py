@@ -1,4 +1,4 @@
-"""The bank of recyclable OOD features: one first-in-first-out queue a class (Eq. 5 and 6)."""
+"""The bank of recyclable OOD features: one first-in-first-out queue per class (Eq. 5 and 6)."""
 
 from __future__ import annotations
 

@@ -13,11 +13,10 @@ def histogram(scores: Tensor, low: float, high: float) -> Tensor:
     return torch.histc(scores.float().cpu(), bins=BINS, min=low, max=high).double()
 
 
-def otsu_from_histogram(counts: Tensor, low: float, high: float) -> tuple[float, float]:
-    """Otsu's threshold of a histogram, and its separation η = between-class / total variance, from 0 to 1.
+def otsu_from_histogram(counts: Tensor, low: float, high: float) -> float:
+    """Otsu's threshold of a histogram.
 
     i = argmax w1[i] · w2[i+1] · (m1[i] - m2[i+1])², the threshold being the centre of bin i (scikit-image's rule).
-    η is 0.64 for a Gaussian, 0.75 for a uniform distribution and approaches 1 for two separate bumps.
     """
     centres = low + (torch.arange(BINS, dtype=torch.float64) + 0.5) * ((high - low) / BINS)
     mass = counts * centres
@@ -25,11 +24,7 @@ def otsu_from_histogram(counts: Tensor, low: float, high: float) -> tuple[float,
     mean_below = mass.cumsum(0) / below.clamp(min=1)
     mean_above = mass.flip(0).cumsum(0).flip(0) / above.clamp(min=1)
     between = below[:-1] * above[1:] * (mean_below[:-1] - mean_above[1:]) ** 2
-    best = int(between.argmax())
-    total = counts.sum()
-    variance = (counts * (centres - mass.sum() / total) ** 2).sum() / total
-    separation = float(between[best] / total**2 / variance) if variance > 0 else 0.0
-    return float(centres[best]), separation
+    return float(centres[int(between.argmax())])
 
 
 def otsu_threshold(scores: Tensor) -> float:
@@ -45,7 +40,7 @@ def otsu_threshold(scores: Tensor) -> float:
     low, high = float(scores.min()), float(scores.max())
     if low == high:
         return low
-    return otsu_from_histogram(histogram(scores, low, high), low, high)[0]
+    return otsu_from_histogram(histogram(scores, low, high), low, high)
 
 
 LEAST = 0.3

@@ -31,6 +31,7 @@ from osp.data.decode_pool import decode_all
 from osp.data.views import Augmenter
 from osp.data.views.augmenter import Plan
 from osp.errors import UserError, suggest
+from osp.files import locked
 from osp.nets.pretrained import Backbone
 
 Progress = Callable[[int, int, str], None]
@@ -164,7 +165,7 @@ class _Store:
         for record, key in zip(records, keys, strict=True):
             record["key"] = np.frombuffer(key, np.uint8)
             record["check"] = _checksum(record)
-        with cache.locked(self.path.with_suffix(".lock")), open(self.path, "ab") as file:
+        with locked(self.path.with_suffix(".lock")), open(self.path, "ab") as file:
             file.truncate(file.tell() // self.record.itemsize * self.record.itemsize)  # what a killed process left
             file.seek(0, os.SEEK_END)
             file.write(records.tobytes())
@@ -195,7 +196,7 @@ def _keys(book: Path, paths: Sequence[str], progress: Progress | None) -> tuple[
     new: list[str] = []
 
     def note() -> None:
-        with cache.locked(book.with_suffix(".lock")), open(book, "a+b") as end:
+        with locked(book.with_suffix(".lock")), open(book, "a+b") as end:
             if end.seek(0, os.SEEK_END):
                 end.seek(-1, os.SEEK_END)
                 if end.read(1) != b"\n":

@@ -18,9 +18,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
-from osp.data.cache import write_atomically
 from osp.data.decode_pool import decode_all
 from osp.errors import UserError
+from osp.files import replace
 from osp.nets.pretrained import Backbone, efficientnet_lite0
 from osp.photos.features import Progress
 from osp.photos.instant import Estimate, Instant
@@ -94,7 +94,7 @@ class PhotoModel:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / FACTS).unlink(missing_ok=True)
             (folder / ARRAYS).write_bytes(content)
-            write_atomically(folder / FACTS, json.dumps(facts, indent=1))
+            replace(folder / FACTS, json.dumps(facts, indent=1).encode())
         except OSError as error:
             raise UserError(f"The model cannot be written to {folder}: {error.strerror or error}.") from None
 

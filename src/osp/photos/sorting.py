@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from osp.data.cache import write_atomically
 from osp.errors import UserError, suggest
+from osp.files import PARTIAL, replace
 
 Action = Literal["csv", "link", "copy", "move"]
 ACTIONS: tuple[Action, ...] = ("csv", "link", "copy", "move")
@@ -314,7 +314,7 @@ def _undo_one(out: Path, entry: dict[str, Any]) -> int:
                     raise _Left("not empty: it holds files that were not put there by sorting") from None
         return 0
     if "table" in entry:
-        for left in [_below(out, entry["table"]), *out.glob(f"{TABLE}.*.partial")]:
+        for left in [_below(out, entry["table"]), *out.glob(f".{TABLE}.*{PARTIAL}")]:
             left.unlink(missing_ok=True)
         return 0
     source, target = str(entry["from"]), _below(out, entry["to"])
@@ -381,7 +381,7 @@ def _write_table(path: Path, rows: Iterable[Sequence[str]]) -> None:
     text = io.StringIO(newline="")
     csv.writer(text).writerows(rows)
     # names that are no valid text keep a mark where the odd byte was: a table must open everywhere
-    write_atomically(path, text.getvalue().encode("utf-8", "replace").decode("utf-8"))
+    replace(path, text.getvalue().encode("utf-8", "replace"))
 
 
 def _reason(error: OSError) -> str:
