@@ -51,6 +51,8 @@ class Predictor:
         self._scores = dict(kept_scores)
         self.class_names: tuple[str, ...] = tuple(meta["class_names"])
         self.shape: tuple[int, int, int] = tuple(meta["shape"])
+        self.network: str = meta["network"]
+        """Name of the encoder's architecture."""
         self.score: str = meta["score"]
         """The OOD score that is reported."""
         self.thresholds: dict[str, float] = {name: float(each["threshold"]) for name, each in meta["scores"].items()}
