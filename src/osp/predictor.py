@@ -72,6 +72,11 @@ class Predictor:
         """Encoder and classifier, in evaluation mode."""
         return self._net
 
+    @property
+    def scores(self) -> Mapping[str, Score]:
+        """The OOD scores that the model has, by name."""
+        return self._scores
+
     def __call__(self, images: Any, score: str | None = None) -> Predicted:
         """Classes, probabilities, OOD scores and features of images, from one pass."""
         name = self._score_name(score)

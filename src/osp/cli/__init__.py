@@ -10,7 +10,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from osp.cli import bench, lists, settings, train
+from osp.cli import bench, export, lists, settings, train
 from osp.cli.mistakes import explain
 from osp.cli.text import complain, say
 from osp.errors import UserError
@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 app.command()(train.demo)
 app.command()(train.train)
+app.command()(export.export)
 app.command()(lists.datasets)
 app.command()(lists.methods)
 app.command()(settings.settings)
