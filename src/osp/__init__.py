@@ -19,6 +19,7 @@ from osp.version import __version__
 if TYPE_CHECKING:
     from osp.api import train
     from osp.engine.train import Run
+    from osp.photos.estimator import RobustClassifier
     from osp.photos.fit import fit
     from osp.predictor import Predictor, load
     from osp.recipe import Plan, Recipe
@@ -31,9 +32,21 @@ _LAZY = {
     "load": "osp.predictor",
     "Predictor": "osp.predictor",
     "Plan": "osp.recipe",
+    "RobustClassifier": "osp.photos.estimator",
 }
 
-__all__ = ["Plan", "Predictor", "Recipe", "Run", "UserError", "__version__", "fit", "load", "train"]
+__all__ = [
+    "Plan",
+    "Predictor",
+    "Recipe",
+    "RobustClassifier",
+    "Run",
+    "UserError",
+    "__version__",
+    "fit",
+    "load",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -51,6 +51,8 @@ class Predictor:
         self._scores = dict(kept_scores)
         self.class_names: tuple[str, ...] = tuple(meta["class_names"])
         self.shape: tuple[int, int, int] = tuple(meta["shape"])
+        self.network: str = meta["network"]
+        """Name of the encoder's architecture."""
         self.score: str = meta["score"]
         """The OOD score that is reported."""
         self.thresholds: dict[str, float] = {name: float(each["threshold"]) for name, each in meta["scores"].items()}
@@ -69,6 +71,11 @@ class Predictor:
     def net(self) -> Any:
         """Encoder and classifier, in evaluation mode."""
         return self._net
+
+    @property
+    def scores(self) -> Mapping[str, Score]:
+        """The OOD scores that the model has, by name."""
+        return self._scores
 
     def __call__(self, images: Any, score: str | None = None) -> Predicted:
         """Classes, probabilities, OOD scores and features of images, from one pass."""

@@ -38,7 +38,8 @@ class MatchingHead(nn.Module):
         sizes = [features.shape[1], self.embedding.out_features]
         of_feature, of_class = torch.split(self.hidden.weight, sizes, dim=1)
         embedded = self.embedding(F.one_hot(classes, self.num_classes).to(features.dtype))
-        joined = F.linear(features, of_feature).repeat(len(classes) // max(len(features), 1), 1)
+        rounds = 1 if classes.shape == features.shape[:1] else len(classes) // max(len(features), 1)
+        joined = F.linear(features, of_feature).repeat(rounds, 1)
         hidden = torch.relu(self.norm(joined + F.linear(embedded, of_class, self.hidden.bias)))
         logit: Tensor = self.output(hidden).squeeze(1)
         return logit

@@ -1,0 +1,39 @@
+"""`osp export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from osp.cli.text import say
+from osp.errors import UserError, user_path
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run, or of a photo model.")],
+    onnx: Annotated[Path | None, typer.Option(help="ONNX file to write (extra `export`).")] = None,
+    torch: Annotated[Path | None, typer.Option(help="torch.export program to write, such as model.pt2.")] = None,
+    score: Annotated[str | None, typer.Option(help="Another OOD score of the model than the reported one.")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="The method file, if it brings its own OOD score: ./mine.py")
+    ] = None,
+) -> None:
+    """Write a model as one file that runs without osp: class probabilities and OOD score from uint8 images, with the
+    preprocessing inside, and labels, threshold and licence in its metadata. Checked against the model before it is
+    written; never overwrites.
+
+    Example: `osp export runs/first --onnx model.onnx`
+    """
+    if onnx is None and torch is None:
+        raise UserError("Name a file to write: --onnx model.onnx, --torch model.pt2, or both.")
+    from osp.photos import export as exporter
+
+    files = [None if path is None else user_path(path) for path in (onnx, torch)]
+    exporter.check_targets(*files)
+    facts = exporter.export(exporter.load_exportable(user_path(run), method), *files, score=score)
+    for path in filter(None, files):
+        say(f"Wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
+    say(f"Input `images`: {facts['input']}. Outputs: `probabilities` and `ood_score` (larger = more OOD).")
+    say(f"An image with an ood_score above {float(facts['threshold']):.4g} looks foreign; class names: metadata.")

@@ -1,0 +1,252 @@
+"""`osp.RobustClassifier`: the instant answer behind scikit-learn's verbs."""
+
+from __future__ import annotations
+
+import json
+import numbers
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    assert_all_finite,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
+from torch import nn
+
+from osp.errors import UserError, suggest, user_path
+from osp.files import write_text
+from osp.nets.pretrained import Backbone, efficientnet_lite0
+from osp.photos.given import InputError, file_features, files_of, image_features, is_path, kind_of, labeled_folder
+from osp.photos.instant import fit_instant
+from osp.photos.model import PhotoModel, load_model
+
+UNLABELED = -1
+FACTS = "estimator.json"
+FORMAT = 1
+BACKBONES = ("lite0", "efficientnet-lite0")
+PLAIN = Backbone("plain-features", "none", nn.Identity(), 0, (0.0,) * 3, (1.0,) * 3, 0, "")
+"""Stands in a saved model where the user's own features were given."""
+
+
+class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier from few labels and many unlabelled images, some of which belong to none of the classes.
+
+    Images are uint8 arrays N×H×W (grey) or N×H×W×C, lists of arrays, Pillow images or paths, or a folder (all images
+    in it and below, sorted by path). They are looked at through a frozen pretrained network. A plain N×D array of
+    numbers is taken for features as they are. Either way `osp.photos.instant` is fitted: a linear classifier and a
+    nearest-neighbour OOD score on features centred by the mean of labelled and unlabelled images.
+
+    Parameters
+    ----------
+    backbone : "lite0" (EfficientNet-Lite0), or an `osp.nets.pretrained.Backbone`. Unused for plain features.
+    accept : share of the images of known classes that `is_ood` lets pass, between 0 and 1.
+    random_state : seed of the folds of cross-validation, and of what is kept of a large pool.
+
+    Attributes
+    ----------
+    classes_ : class labels, sorted.
+    instant_ : what was fitted (`osp.photos.instant.Instant`).
+    estimate_ : cross-validated accuracy with its interval, calibration error; None where every class has one image.
+    threshold_ : the OOD score above which `is_ood` says yes.
+    n_features_in_, feature_names_in_ : of plain features; absent for images.
+
+    >>> X = np.array([[0.0, 1.0], [0.1, 1.0], [1.0, 0.0], [1.0, 0.1], [0.0, 1.1], [1.1, 0.0]])
+    >>> RobustClassifier().fit(X, ["up", "up", "right", "right", -1, -1]).predict([[0.0, 2.0]]).tolist()
+    ['up']
+    """
+
+    def __init__(
+        self, backbone: str | Backbone = "lite0", accept: float = 0.95, random_state: int | Any | None = 0
+    ) -> None:
+        self.backbone = backbone
+        self.accept = accept
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None, X_unlabeled: Any = None) -> Self:
+        """Fit on labelled images, those with the label -1 and `X_unlabeled` counting as unlabelled.
+
+        Without `y`, X is a folder with one folder per class, whose names are the classes.
+        """
+        if not isinstance(self.accept, numbers.Real) or not 0 < self.accept < 1:
+            raise InputError(f"accept={self.accept}: a share between 0 and 1, such as 0.95.")
+        if y is None and is_path(X):
+            X, y = labeled_folder(X)
+        if y is None:
+            raise InputError("RobustClassifier requires y to be passed, but the target y is None.")
+        for stale in ("n_features_in_", "feature_names_in_"):
+            vars(self).pop(stale, None)
+        kind = kind_of(X)
+        self.input_ = "features" if kind == "features" else "images"
+        if kind == "features":
+            X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], ensure_min_samples=2)
+        else:
+            X = files_of(X) if kind == "files" else X
+            y = column_or_1d(y, warn=True)
+            assert_all_finite(y, input_name="y")
+            check_consistent_length(X, y)
+        unlabeled = is_unlabeled(y)
+        check_classification_targets(y[~unlabeled])
+        classes, labels = np.unique(y[~unlabeled], return_inverse=True)
+        if len(classes) < 2:
+            held = f"one class ({classes[0]})" if len(classes) else "no class"
+            raise InputError(f"RobustClassifier needs at least two classes; y holds {held}.")
+        rows = self._rows(X, kind)
+        pile = rows[unlabeled]
+        if X_unlabeled is not None:
+            others = self._rows(X_unlabeled, self._same_input(X_unlabeled), pile=True)
+            pile = np.concatenate([pile, others]) if len(pile) else others
+        self.classes_ = classes
+        self.instant_ = fit_instant(
+            rows[~unlabeled],
+            labels,
+            pile,
+            [str(name) for name in classes],
+            int(check_random_state(self.random_state).randint(2**31 - 1)),
+        )
+        self.estimate_ = self.instant_.estimate
+        self.threshold_ = self.instant_.threshold(self.accept)
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most likely class of each image, however foreign it looks; `is_ood` tells that."""
+        best = self.predict_proba(X).argmax(axis=1)
+        return np.asarray(self.classes_[best])
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Calibrated probabilities of the classes, N×K in the order of `classes_`."""
+        rows = self._answerable(X)
+        return self.instant_.predict_proba(rows)
+
+    def ood_score(self, X: Any) -> np.ndarray:
+        """How foreign each image looks; larger = more OOD."""
+        rows = self._answerable(X)
+        return self.instant_.ood_score(rows)
+
+    def is_ood(self, X: Any, accept: float | None = None) -> np.ndarray:
+        """Whether each image looks as if it belonged to none of the classes; `accept` moves the threshold."""
+        scores = self.ood_score(X)
+        return np.asarray(scores > (self.threshold_ if accept is None else self.instant_.threshold(accept)))
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Accuracy on images whose label is not -1. Without `y`, X is a folder with one folder per class."""
+        if y is None and is_path(X):
+            X, y = labeled_folder(X)
+        y = column_or_1d(y)
+        known = ~is_unlabeled(y)
+        if not known.any():
+            raise InputError("There is nothing to score: every label is -1 (unlabelled).")
+        right = self.predict(X)[known] == y[known]
+        return float(np.average(right, weights=None if sample_weight is None else np.asarray(sample_weight)[known]))
+
+    def save(self, folder: str | Path) -> None:
+        """Write the fitted model to a new or empty folder, as data only. For images it is a photo model, too."""
+        check_is_fitted(self)
+        target = user_path(folder)
+        if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+            raise UserError(f"{target} is in use; save to a new folder.")
+        kind = self.classes_.dtype.kind
+        facts = {
+            "format": FORMAT,
+            "input": self.input_,
+            "classes": self.classes_.tolist(),
+            "dtype": "O" if kind == "O" else self.classes_.dtype.str,
+            "accept": float(self.accept),
+            "random_state": int(self.random_state) if isinstance(self.random_state, numbers.Integral) else None,
+            "n_features_in": getattr(self, "n_features_in_", None),
+            "feature_names_in": [str(name) for name in getattr(self, "feature_names_in_", [])] or None,
+        }
+        try:
+            text = json.dumps(facts, indent=1)
+        except TypeError as error:
+            raise UserError(f"Classes of this kind cannot be saved ({error}); use numbers or text.") from None
+        PhotoModel(self.instant_, self._backbone()).save(target)
+        write_text(target / FACTS, text)
+
+    @classmethod
+    def load(cls, folder: str | Path, backbone: Backbone | None = None) -> Self:
+        """Read what `save` wrote; no code of the folder runs. A backbone of your own must be given again."""
+        path = user_path(folder)
+        try:
+            facts = json.loads((path / FACTS).read_text("utf-8"))
+            if facts["format"] != FORMAT:
+                raise UserError(f"The estimator in {path} has format {facts['format']}; this version reads {FORMAT}.")
+            dtype = np.dtype(str(facts["dtype"]))
+            if dtype.kind not in "biufUO" or facts["input"] not in ("features", "images"):
+                raise ValueError(f"dtype {dtype}, input {facts['input']}")
+            classes = np.array(facts["classes"], dtype=dtype)
+            made = cls(backbone or "lite0", float(facts["accept"]), facts["random_state"])
+            plain = facts["input"] == "features"
+            model = load_model(path, PLAIN if plain else made._backbone())
+            if classes.shape != (len(model.instant.class_names),):
+                raise ValueError(f"{classes.shape} classes")
+            made.threshold_ = model.instant.threshold(made.accept)
+            if plain:
+                made.n_features_in_ = int(facts["n_features_in"])
+            if facts["feature_names_in"] is not None:
+                made.feature_names_in_ = np.array([str(name) for name in facts["feature_names_in"]], dtype=object)
+        except FileNotFoundError:
+            raise UserError(f"{path} holds no saved RobustClassifier: {FACTS} is missing.") from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"The estimator in {path} is damaged: {error}.") from None
+        made.input_, made.classes_ = facts["input"], classes
+        made.instant_, made.estimate_ = model.instant, model.instant.estimate
+        return made
+
+    def _answerable(self, X: Any) -> np.ndarray:
+        """Features of what a fitted model is asked about."""
+        check_is_fitted(self)
+        return self._rows(X, self._same_input(X))
+
+    def _same_input(self, X: Any) -> str:
+        """The kind of X, which must go with what the model is fitted on."""
+        kind = kind_of(X)
+        if (kind == "features") != (self.input_ == "features"):
+            raise InputError(f"RobustClassifier is fitted on {self.input_}, but these are {kind}.")
+        return kind
+
+    def _rows(self, X: Any, kind: str, pile: bool = False) -> np.ndarray:
+        if kind == "files":
+            return file_features(files_of(X), self._backbone(), skip=pile)
+        if kind == "images":
+            return image_features(X, self._backbone())
+        return np.asarray(validate_data(self, X, dtype=[np.float64, np.float32], reset=False))
+
+    def _backbone(self) -> Backbone:
+        if self.input_ == "features":
+            return PLAIN
+        if isinstance(self.backbone, Backbone):
+            return self.backbone
+        if self.backbone not in BACKBONES:
+            raise InputError(f"The backbone {self.backbone!r} is unknown.{suggest(str(self.backbone), BACKBONES[:1])}")
+        return _lite0()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        tags.input_tags.string = True
+        return tags
+
+
+@lru_cache(maxsize=1)
+def _lite0() -> Backbone:
+    """Loaded once, and outside the estimator, so that a pickle of it does not carry the network."""
+    return efficientnet_lite0()
+
+
+def is_unlabeled(y: np.ndarray) -> np.ndarray:
+    """Which labels are -1; among texts also "-1", which is what numpy makes of [\"cat\", -1].
+
+    >>> is_unlabeled(np.array(["cat", -1])).tolist()
+    [False, True]
+    """
+    if y.dtype.kind in "biuf":
+        return np.asarray(y == UNLABELED)
+    return np.array([str(label) == str(UNLABELED) for label in y], dtype=bool)

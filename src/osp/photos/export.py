@@ -1,0 +1,317 @@
+"""A trained model as one file that runs without osp: ONNX, or a torch.export program.
+
+Input `images`: uint8 N×H×W×C (RGB, or one grey channel), of the model's size, any N. Outputs: `probabilities` N×K and
+`ood_score` N (larger = more OOD). What else is needed to use it stands in the file's metadata: `class_names` (JSON),
+`threshold` (an image above it looks foreign), `score`, `input`, `backbone`, `license`. A program keeps the same as JSON
+in its extra file `osp.json`. Nothing is written before the exported model has said of some images what the model says.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from osp.errors import UserError, suggest
+from osp.files import write_bytes
+from osp.nets.registry import find
+from osp.photos.instant import NEAREST_LABELS, Instant
+from osp.photos.model import FACTS, PhotoModel, load_model
+from osp.predictor import Predictor
+from osp.predictor import load as load_predictor
+from osp.recipe.plan import CUSTOM
+from osp.scores import Score
+from osp.version import __version__
+
+PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+OUTPUTS = ("probabilities", "ood_score")
+PROGRAM_FACTS = "osp.json"
+TOLERANCE = 2e-3
+"""Largest difference from the model: of probabilities, and of scores in units of their largest size."""
+
+Answer = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Exportable:
+    """What a file is made of."""
+
+    module: nn.Module
+    """uint8 N×H×W×C to probabilities N×K and OOD scores N."""
+    shape: tuple[int, int, int]
+    """Height, width, channels."""
+    facts: dict[str, str]
+    answer: Callable[[np.ndarray], Answer]
+    """The same from the model itself, which the file is checked against."""
+
+
+def export(
+    model: Predictor | PhotoModel, onnx: Path | None = None, program: Path | None = None, score: str | None = None
+) -> dict[str, str]:
+    """Write the model to an ONNX file, a torch program, or both; gives the metadata. Existing files are refused."""
+    check_targets(onnx, program)
+    made = _of_photos(model, score) if isinstance(model, PhotoModel) else _of_predictor(model, score)
+    images = _images(made.shape)
+    with _quiet():
+        traced = _trace(made)
+        files: list[tuple[Path, bytes]] = []
+        if program is not None:
+            files.append((program, _program(traced, made, images)))
+        if onnx is not None:
+            files.append((onnx, _onnx(traced, made, images)))
+    for path, content in files:
+        _refuse_existing(path)  # once more: tracing takes a while
+        write_bytes(path, content)
+    return made.facts
+
+
+def check_targets(onnx: Path | None, program: Path | None) -> None:
+    """Refuse what cannot be written, before any work is done."""
+    if onnx is None and program is None:
+        raise UserError("There is nothing to export to: name a file, for ONNX or for a torch program.")
+    if onnx is not None and onnx == program:
+        raise UserError(f"{onnx} cannot be both: name another file for the torch program.")
+    for path in (onnx, program):
+        if path is not None:
+            _refuse_existing(path)
+    if onnx is not None:
+        for package in PACKAGES:
+            try:
+                import_module(package)
+            except ImportError:
+                raise UserError(f"ONNX needs the package {package}. Run: pip install 'osp[export]'") from None
+
+
+def load_exportable(folder: Path, method: str | None = None) -> Predictor | PhotoModel:
+    """The model of a run of `osp train` (or its model file), or of a folder with a photo model."""
+    if not (folder / FACTS).exists():
+        return load_predictor(folder, method=method)
+    own = folder / "estimator.json"
+    if own.exists() and '"input": "features"' in own.read_text("utf-8", errors="replace"):
+        raise UserError(f"The model in {folder} was fitted on plain features, not on images: it has nothing to export.")
+    return load_model(folder)
+
+
+def _refuse_existing(path: Path) -> None:
+    if path.exists() or path.is_symlink():
+        raise UserError(f"{path} exists already, and is not overwritten. Name another file.")
+    if not path.parent.is_dir():
+        raise UserError(f"There is no folder {path.parent} to write {path.name} into.")
+
+
+class PredictorNet(nn.Module):
+    """Preprocessing, encoder, classifier and OOD score of a run."""
+
+    def __init__(self, model: Predictor, score: Score) -> None:
+        super().__init__()
+        self.encoder, self.classifier, self.score = model.net.encoder, model.net.classifier, score
+        self.normalize = model.normalize
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.encoder(self.normalize(images.permute(0, 3, 1, 2))).float()
+        logits = self.classifier(features)
+        return logits.softmax(dim=1), self.score(features, logits, self.classifier)
+
+
+class PhotoNet(nn.Module):
+    """Preprocessing, backbone and instant answer (`osp.photos.instant`, whose formulas these are) of a photo model."""
+
+    mean: Tensor
+    std: Tensor
+    middle: Tensor
+    weight: Tensor
+    bias: Tensor
+    labeled: Tensor
+    lengths: Tensor
+    references: Tensor
+    reference_scores: Tensor
+
+    def __init__(self, model: PhotoModel) -> None:
+        super().__init__()
+        instant: Instant = model.instant
+        order = np.argsort(instant.labels, kind="stable")
+        rows = instant.labeled[order]
+        self.sizes: list[int] = np.bincount(instant.labels, minlength=len(instant.class_names)).tolist()
+        sums = [part.sum(axis=0) for part in np.split(rows, np.cumsum(self.sizes)[:-1])]
+        self.network = model.backbone.network
+        self.temperature, self.smoothing, self.neighbors = instant.temperature, instant.smoothing, instant.neighbors
+        arrays = {
+            "mean": np.array(model.backbone.mean).reshape(1, 3, 1, 1),
+            "std": np.array(model.backbone.std).reshape(1, 3, 1, 1),
+            "middle": instant.mean,
+            "weight": instant.weight,
+            "bias": instant.bias,
+            "labeled": rows,
+            "lengths": np.maximum(np.linalg.norm(np.stack(sums), axis=1), 1e-12),
+            "references": instant.references,
+            "reference_scores": instant.reference_scores,
+        }
+        for name, array in arrays.items():
+            self.register_buffer(name, torch.from_numpy(np.array(array, np.float32)))
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        pixels = (images.permute(0, 3, 1, 2).to(torch.float32) / 255 - self.mean) / self.std
+        rows = self.network(pixels) - self.middle
+        rows = rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=1e-12)
+        per_class = [
+            (cosines.sum(dim=1) / length + cosines.topk(min(NEAREST_LABELS, size), dim=1).values.mean(dim=1)) / 2
+            for cosines, length, size in zip(
+                (rows @ self.labeled.T).split(self.sizes, dim=1), self.lengths, self.sizes, strict=True
+            )
+        ]
+        scores = 1 - torch.stack(per_class, dim=1).amax(dim=1)
+        smooth = rows
+        if self.neighbors:
+            near = (rows @ self.references.T).topk(self.neighbors, dim=1).indices
+            scores = (scores + self.reference_scores[near].sum(dim=1)) / (1 + self.neighbors)
+            if self.smoothing:
+                smooth = (1 - self.smoothing) * rows + self.smoothing * self.references[near].mean(dim=1)
+        logits = smooth @ self.weight.T + self.bias
+        return (logits / self.temperature).softmax(dim=1), scores
+
+
+def _of_predictor(model: Predictor, score: str | None) -> Exportable:
+    name = model.score if score is None else score
+    if name not in model.scores:
+        raise UserError(f"This model has no OOD score {name!r}.{suggest(name, list(model.scores))}")
+    channels, height, width = model.shape
+
+    def answer(images: np.ndarray) -> Answer:
+        found = model(images, name)
+        return found.probabilities, found.ood_score
+
+    licence = "that of the module you gave" if model.network == CUSTOM else find(model.network)[0].licence
+    facts = _facts(model.class_names, (height, width, channels), name, model.thresholds[name], model.network, licence)
+    net = PredictorNet(model, model.scores[name]).eval().requires_grad_(False)
+    return Exportable(net, (height, width, channels), facts, answer)
+
+
+def _of_photos(model: PhotoModel, score: str | None) -> Exportable:
+    if score not in (None, "neighbors"):
+        raise UserError(f"A photo model has one OOD score, that of its neighbours; {score!r} is none of its own.")
+    size, backbone, instant = model.backbone.size, model.backbone, model.instant
+
+    def answer(images: np.ndarray) -> Answer:
+        features = backbone.features(np.ascontiguousarray(images.transpose(0, 3, 1, 2))).numpy()
+        return instant.predict_proba(features), instant.ood_score(features)
+
+    facts = _facts(
+        instant.class_names, (size, size, 3), "neighbors", instant.threshold(), backbone.name, backbone.license
+    )
+    return Exportable(PhotoNet(model).eval().requires_grad_(False), (size, size, 3), facts, answer)
+
+
+def _facts(
+    class_names: tuple[str, ...],
+    shape: tuple[int, int, int],
+    score: str,
+    threshold: float,
+    backbone: str,
+    licence: str,
+) -> dict[str, str]:
+    height, width, channels = shape
+    return {
+        "class_names": json.dumps(list(class_names), ensure_ascii=False),
+        "threshold": repr(float(threshold)),
+        "score": score,
+        "score_direction": "larger = more OOD",
+        "input": f"uint8 N x {height} x {width} x {channels}, {'RGB' if channels == 3 else 'grey'}, 0 to 255",
+        "backbone": backbone,
+        "license": licence,
+        "producer": f"osp {__version__}",
+    }
+
+
+def _images(shape: tuple[int, int, int]) -> np.ndarray:
+    """To check with: noise, a ramp and a plain image."""
+    noise = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    ramp = np.broadcast_to(np.linspace(0, 255, shape[1])[None, :, None], shape).astype(np.uint8)
+    return np.stack([noise, ramp, np.full(shape, 90, np.uint8)])
+
+
+def _trace(made: Exportable) -> torch.export.ExportedProgram:
+    """The graph for any number of images. What cannot be followed as it runs may be read from its code (`strict`)."""
+    example = (torch.from_numpy(_images(made.shape)[:2]),)
+    shapes = ({0: torch.export.Dim("batch")},)
+    reason = ""
+    for strict in (False, True):
+        try:
+            return torch.export.export(made.module, example, dynamic_shapes=shapes, strict=strict)
+        except Exception as error:  # whatever somebody's module or score does
+            lines = str(error).strip().splitlines()
+            reason = reason or f"{type(error).__name__}: {lines[0] if lines else ''}"
+    raise UserError(
+        f"The model with the OOD score {made.facts['score']!r} cannot be exported ({reason}). Choose another score, "
+        "such as softmax."
+    )
+
+
+def _program(traced: torch.export.ExportedProgram, made: Exportable, images: np.ndarray) -> bytes:
+    run = traced.module()
+    _check(made, images, lambda part: tuple(out.numpy() for out in run(torch.from_numpy(part))), "torch program")
+    buffer = io.BytesIO()
+    torch.export.save(traced, buffer, extra_files={PROGRAM_FACTS: json.dumps(made.facts, ensure_ascii=False)})
+    return buffer.getvalue()
+
+
+def _onnx(traced: torch.export.ExportedProgram, made: Exportable, images: np.ndarray) -> bytes:
+    import onnxruntime
+
+    try:
+        made_onnx = torch.onnx.export(
+            traced, input_names=["images"], output_names=list(OUTPUTS), dynamo=True, verbose=False
+        )
+        assert made_onnx is not None
+        proto = made_onnx.model_proto
+        for value_info in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
+            for size in value_info.type.tensor_type.shape.dim[:1]:
+                if size.dim_param:  # torch numbers it
+                    size.dim_param = "batch"
+        for key, value in made.facts.items():
+            proto.metadata_props.add(key=key, value=value)
+        content: bytes = proto.SerializeToString()
+        session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        raise UserError(
+            f"ONNX has no way to say what the OOD score {made.facts['score']!r} or the network does "
+            f"({type(error).__name__}: {lines[0] if lines else ''}). Choose another score, or export a torch program."
+        ) from None
+    _check(made, images, lambda part: tuple(session.run(list(OUTPUTS), {"images": part})), "ONNX file")
+    return content
+
+
+def _check(made: Exportable, images: np.ndarray, run: Callable[[np.ndarray], Any], what: str) -> None:
+    """That the file says what the model says, of one image and of several."""
+    for part in (images, images[:1]):
+        wanted, found = made.answer(part), run(part)
+        for name, right, got in zip(OUTPUTS, wanted, found, strict=True):
+            unit = 1.0 if name == OUTPUTS[0] else max(1.0, float(np.abs(right).max()))
+            gap = float(np.abs(right - got).max()) / unit
+            if right.shape != got.shape or not gap <= TOLERANCE:
+                raise UserError(f"The {what} differs from the model by {gap:.2g} in {name}; nothing was written.")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporters' notes to programmers."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
