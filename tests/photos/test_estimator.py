@@ -109,7 +109,9 @@ def test_score_leaves_unlabelled_rows_out() -> None:
 
 def test_works_in_pipeline_grid_search_cross_validation_and_clone() -> None:
     rows, labels = points(9, 45)
-    search = GridSearchCV(make_pipeline(StandardScaler(), RobustClassifier()), {"robustclassifier__accept": [0.9]}, cv=3)
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), RobustClassifier()), {"robustclassifier__accept": [0.9]}, cv=3
+    )
     assert search.fit(rows, labels).best_score_ > 0.9
     images, colors = photos(LABELED, 0), np.array(LABELED)
     piped = make_pipeline(FunctionTransformer(), of_images()).fit(images, colors)
