@@ -176,7 +176,7 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(tmp_path: Path, m
     model = predictor({"wayward": Wayward(net.feature_dim, 3), "softmax": build("softmax", net.feature_dim, 3)})
     with pytest.raises(UserError, match="'wayward' cannot be exported"):
         export(model, program=tmp_path / "model.pt2")
-    with pytest.raises(UserError, match="no OOD score 'sofmax'. Did you mean 'softmax'"):
+    with pytest.raises(UserError, match=r"no OOD score 'sofmax'\. Did you mean 'softmax'"):
         export(model, program=tmp_path / "model.pt2", score="sofmax")
     with pytest.raises(UserError, match="one OOD score"):
         export(photo_model(), program=tmp_path / "model.pt2", score="energy")
@@ -196,7 +196,7 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(tmp_path: Path, m
     with pytest.raises(UserError, match="plain features"):
         load_exportable(tmp_path / "plain")
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(UserError, match=r"needs the package onnxscript. Run: pip install 'osp\[export\]'"):
+    with pytest.raises(UserError, match=r"needs the package onnxscript\. Run: pip install 'osp\[export\]'"):
         export(model, tmp_path / "model.onnx")
 
 

@@ -217,5 +217,5 @@ def test_an_earlier_run_that_is_damaged_is_named(folders: Path) -> None:
 
 
 def test_an_unknown_backbone_is_named_with_those_there_are(folders: Path) -> None:
-    with pytest.raises(UserError, match="'lite'.*lite0"):
+    with pytest.raises(UserError, match=r"'lite'.*lite0"):
         run(folders, backbone="lite")

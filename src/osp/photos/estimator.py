@@ -63,9 +63,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ['up']
     """
 
-    def __init__(
-        self, backbone: str | Backbone = "lite0", accept: float = 0.95, random_state: int | Any | None = 0
-    ) -> None:
+    def __init__(self, backbone: str | Backbone = "lite0", accept: float = 0.95, random_state: Any = 0) -> None:
         self.backbone = backbone
         self.accept = accept
         self.random_state = random_state
@@ -183,7 +181,8 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 raise ValueError(f"dtype {dtype}, input {facts['input']}")
             classes = np.array(facts["classes"], dtype=dtype)
             made = cls(backbone or "lite0", float(facts["accept"]), facts["random_state"])
-            plain = facts["input"] == "features"
+            made.input_ = facts["input"]
+            plain = made.input_ == "features"
             model = load_model(path, PLAIN if plain else made._backbone())
             if classes.shape != (len(model.instant.class_names),):
                 raise ValueError(f"{classes.shape} classes")
@@ -196,8 +195,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise UserError(f"{path} holds no saved RobustClassifier: {FACTS} is missing.") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"The estimator in {path} is damaged: {error}.") from None
-        made.input_, made.classes_ = facts["input"], classes
-        made.instant_, made.estimate_ = model.instant, model.instant.estimate
+        made.classes_, made.instant_, made.estimate_ = classes, model.instant, model.instant.estimate
         return made
 
     def _answerable(self, X: Any) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What is passed to a scikit-learn estimator as X: arrays of images, lists, paths, folders, or plain features."""
+"""What is passed to a scikit-learn estimator as X: images in arrays or lists, paths, folders, or plain features."""
 
 from __future__ import annotations
 
