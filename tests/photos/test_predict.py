@@ -14,6 +14,7 @@ from PIL import Image
 
 from osp import Recipe, train
 from osp.cli import app
+from osp.data import load
 from osp.errors import UserError
 from osp.photos.predict import TrainedModel, image_files, open_run
 
@@ -45,19 +46,18 @@ def test_a_trained_run_predicts_files_with_calibrated_probabilities_and_a_thresh
     run = train(Recipe(data="digits", method="supervised", scale="demo", steps=60), tmp_path / "run", progress=False)
     model = open_run(run.path)
     assert isinstance(model, TrainedModel)
-    digits = run.data
-    assert digits is not None
-    rows = digits.split.test[:40]
-    pixels = digits.test[rows]
+    held = load("digits")[1]
+    assert held is not None
+    pixels = np.asarray(held.images[:40])
     files = []
     for number, image in enumerate(pixels):
         files.append(tmp_path / f"{number}.png")
-        Image.fromarray(np.asarray(image)[0]).save(files[-1])
+        Image.fromarray(image[0]).save(files[-1])
     (tmp_path / "bad.png").write_text("no")
     said = list(model.predict([*files, tmp_path / "bad.png"]))
     assert said[-1].decision is None
     assert said[-1].reason
-    straight = run.model(np.asarray(pixels).transpose(0, 2, 3, 1))
+    straight = run.model(pixels.transpose(0, 2, 3, 1))
     labels = [each.decision.label for each in said if each.decision]
     assert labels == [run.model.class_names[c] for c in straight.classes]
     assert all(abs(sum(each.probabilities) - 1) < 1e-5 for each in said[:-1])
@@ -89,8 +89,8 @@ def test_from_two_folders_of_real_photos_to_a_sorted_pile_and_back(
     photos = real_data("photos") / "photos"
     for name in ("forest", "sea", "street", "glacier"):
         for number, file in enumerate(sorted((photos / name).iterdir())[:15]):
-            known = number < 5 and name != "glacier"
-            place = tmp_path / ("sorted" if known else "new" if number >= 12 else "pile") / (name if known else "")
+            labeled = number < 5 and name != "glacier"
+            place = tmp_path / ("sorted" if labeled else "new" if number >= 12 else "pile") / (name if labeled else "")
             place.mkdir(parents=True, exist_ok=True)
             (place / f"{name} {file.name}").write_bytes(file.read_bytes())
     (tmp_path / "new" / "broken.jpg").write_text("no image")

@@ -35,6 +35,9 @@ def fit(
         str | None,
         typer.Option(help="lite0: a pretrained network, the default; nothing is downloaded. none: from scratch."),
     ] = None,
+    method: Annotated[
+        str, typer.Option(help="Train on from the instant answer, e.g. osp or fixmatch, and keep the better of both.")
+    ] = "instant",
     earlier: Annotated[
         Path | None, typer.Option("--from", help="An earlier fit whose labels, pile and backbone are used again.")
     ] = None,
@@ -64,8 +67,8 @@ def fit(
         _from_scratch(sorted_dir, pile, out, seed, test or earlier)
         return
     with shown() as display:
-        given: dict[str, Any] = {"test": test, "backbone": backbone, "earlier": earlier, "seed": seed}
-        run = start(sorted_dir, pile, out, **given, say=say, progress=display.loading)
+        given: dict[str, Any] = {"test": test, "backbone": backbone, "method": method, "earlier": earlier}
+        run = start(sorted_dir, pile, out, **given, seed=seed, say=say, progress=display.loading)
     _print_fit(run.result, run.path)
 
 

@@ -35,7 +35,7 @@ from osp.files import write_text
 from osp.nets.pretrained import Backbone
 from osp.photos.backbones import open_backbone
 from osp.photos.doubts import wrong_labels
-from osp.photos.features import Features, Progress
+from osp.photos.features import Features, Progress, compute
 from osp.photos.instant import Estimate, Instant, fit_instant, wilson
 from osp.photos.model import FACTS, PhotoModel
 from osp.photos.reading import Label, Listed, Photographs, list_pile, list_sorted, list_test, read
@@ -74,6 +74,7 @@ def fit(
     *,
     test: str | Path | None = None,
     backbone: str | Backbone | None = None,
+    method: str = "instant",
     earlier: str | Path | None = None,
     seed: int = 0,
     say: Callable[[str], None] = _silent,
@@ -81,7 +82,8 @@ def fit(
 ) -> Fit:
     """Fit a classifier on sorted photos (one folder per class) and a pile of others, in the new folder `out`.
 
-    Every label teaches; figures come from cross-validation, and from the folder `test` where there is one. `earlier` is
+    `method` names a method of `osp.methods` that trains on from the instant answer; the better of both is kept. Every
+    label teaches; figures come from cross-validation, and from the folder `test` where there is one. `earlier` is
     the folder of a fit to go on from: its labels count beside those in `sorted_dir`, which win where they differ, and
     its pile and backbone are used again where none is given. `say` is told what is done and why, `progress` how far
     the features are.
@@ -117,21 +119,50 @@ def fit(
     say(f"Instant answer, {time.monotonic() - looked:.1f} s after the features: {in_words(instant.estimate)}.")
     if before is not None and (then := list(before["estimates"].values())[-1]) is not None:
         say(f"The earlier fit, of {len(old)} labels: accuracy {then['accuracy']:.1f} %; now {len(labels)} labels.")
-    model = PhotoModel(instant, network)
     answers = {"labels alone": alone, "labels and pile": instant} if len(pile) else {"labels alone": alone}
+    kept, best = "instant", instant
+    if method != "instant":
+        learned, best = _trained(instant, photos, network, method, seed, _with_time_left(progress, say), progress)
+        if learned is None:
+            say(f"{method} was not tried: it needs a pile, and a class with two photos.")
+        else:
+            answers[f"{method} from there"] = learned
+            kept = "instant" if best is instant else method
+            say(f"Trained by {method} from there: {in_words(learned.estimate)}. Kept: {kept}, the better of the two.")
+    model = PhotoModel(best, network)
     result = {
         "kind": "photos",
         "version": __version__,
         "sorted": os.path.abspath(user_path(sorted_dir)),
         "pile": None if pile_dir is None else os.path.abspath(user_path(pile_dir)),
         "backbone": network.name,
-        "answer": "instant",
+        "answer": kept,
         "classes": dict(zip(classes, map(int, photos.counts), strict=True)),
         "estimates": {name: asdict(each.estimate) if each.estimate else None for name, each in answers.items()},
         "test": {name: tested(each, photos) for name, each in answers.items()} if len(photos.test) else None,
     }
     _write(folder, model, photos, result, started)
     return Fit(folder, result, model)
+
+
+def _trained(
+    instant: Instant,
+    photos: Photographs,
+    network: Backbone,
+    method: str,
+    seed: int,
+    looking: Progress,
+    training: Progress | None,
+) -> tuple[Instant | None, Instant]:
+    """The instant answer trained further on weak and strong views of the photos, and the better of both."""
+    from osp.photos.learning import VIEWS, improve
+
+    files = [*(photos.labeled.files[i] for i in photos.use), *(photos.pile.files[i] for i in photos.pile_use)]
+    features = compute(files, network, VIEWS, looking)
+    if len(features) < len(files):
+        raise UserError(f"{features.unreadable[0][0]} has changed since it was read first. Start the fit again.")
+    stored = {view: features.rows(view=view) for view in VIEWS}
+    return improve(instant, stored, photos.labels[photos.use], method, seed, training)
 
 
 def _what_there_is(labeled: Listed, classes: Sequence[str], pile: Listed, test: Listed) -> str:

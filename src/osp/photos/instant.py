@@ -56,6 +56,19 @@ class Estimate:
 
 
 @dataclass(frozen=True)
+class Adapter:
+    """z + up relu(down z + bias): what training has learned to add to what the head is applied to."""
+
+    down: np.ndarray
+    bias: np.ndarray
+    up: np.ndarray
+
+    def __call__(self, rows: np.ndarray) -> np.ndarray:
+        adapted: np.ndarray = rows + np.maximum(rows @ self.down.T + self.bias, 0) @ self.up.T
+        return adapted
+
+
+@dataclass(frozen=True)
 class Instant:
     """What was fitted. All arrays are float32; rows of features have length one."""
 
@@ -81,6 +94,8 @@ class Instant:
     """Where `id_scores` is empty: from the pile's scores (Otsu), or infinite without a pile."""
     estimate: Estimate | None
     """None where every class has one image."""
+    adapter: Adapter | None = None
+    """Where training has gone on from here (`osp.photos.learning`)."""
 
     def center(self, features: np.ndarray) -> np.ndarray:
         """Raw features to centred features of length one."""
@@ -123,10 +138,20 @@ class Instant:
             ratios.append(float((pile_scores <= limit).mean()) / share)
         return min(1.0, min(ratios))
 
-    def _logits(self, rows: np.ndarray, smooth: bool) -> np.ndarray:
+    def inputs(self, features: np.ndarray) -> np.ndarray:
+        """What the head is applied to, of raw features."""
+        return self._by_chunk(features, lambda rows: self._inputs(rows, smooth=True))
+
+    def _inputs(self, rows: np.ndarray, smooth: bool) -> np.ndarray:
         if smooth and self.smoothing:
             near = nearest(rows, self.references, self.neighbors)
             rows = (1 - self.smoothing) * rows + self.smoothing * _mean_of(self.references, near)
+        return rows
+
+    def _logits(self, rows: np.ndarray, smooth: bool) -> np.ndarray:
+        rows = self._inputs(rows, smooth)
+        if self.adapter is not None:
+            rows = self.adapter(rows)
         logits: np.ndarray = rows @ self.weight.T + self.bias
         return logits
 
@@ -158,7 +183,7 @@ def fit_instant(
     chosen = np.sort(generator.permutation(len(pile))[:REFERENCES])
     references = center(pile[chosen], middle) if len(pile) else np.empty((0, rows.shape[1]), np.float32)
     neighbors = min(NEIGHBORS, len(references) // 10)
-    folds = _folds(labels, counts, generator)
+    folds = folds_of(labels, counts, generator)
     held = np.flatnonzero(folds >= 0)
     balance = 1 / (classes * counts[labels])
 
@@ -168,7 +193,7 @@ def fit_instant(
         around = _mean_of(references, near_of_labeled) if neighbors else None
         strength, smoothing, logits = _choose(rows, around, labels, folds, balance, classes)
         temperature = fit_temperature(logits[held], labels[held], balance[held])
-        estimate = _estimate(logits, labels, folds, balance, classes)
+        estimate = estimate_of(logits, labels, folds, balance, classes)
     weight, bias = fit_head(rows, labels, classes, strength)
 
     near_of_references = nearest(references, references, neighbors)
@@ -323,7 +348,7 @@ def _choose(
     return best[1:]
 
 
-def _folds(labels: np.ndarray, counts: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+def folds_of(labels: np.ndarray, counts: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """The fold in which each image is held out; -1 for the only image of its class.
 
     A fold takes from all classes alike: leaving out single images weakens just the class that is asked for, which at
@@ -353,7 +378,9 @@ def _log_loss(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, kept_
     return float((weights * loss).sum() / weights.sum())
 
 
-def _estimate(logits: np.ndarray, labels: np.ndarray, folds: np.ndarray, balance: np.ndarray, classes: int) -> Estimate:
+def estimate_of(
+    logits: np.ndarray, labels: np.ndarray, folds: np.ndarray, balance: np.ndarray, classes: int
+) -> Estimate:
     held = np.flatnonzero(folds >= 0)
     right = logits.argmax(axis=1) == labels
     per_class = [right[held][labels[held] == c].mean() for c in range(classes) if (labels[held] == c).any()]

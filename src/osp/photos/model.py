@@ -24,13 +24,14 @@ from osp.files import replace
 from osp.nets.pretrained import Backbone
 from osp.photos.backbones import open_backbone
 from osp.photos.features import Progress
-from osp.photos.instant import Estimate, Instant
+from osp.photos.instant import Adapter, Estimate, Instant
 from osp.photos.sorting import Decision
 
 ARRAYS, FACTS = "photos.safetensors", "photos.json"
 FORMAT = 1
 _SCORING = ("labeled", "labels", "references", "reference_scores", "id_scores", "id_weights")
 _ARRAYS = ("mean", "weight", "bias", *_SCORING)
+_ADAPTER = ("adapter_down", "adapter_bias", "adapter_up")
 _NUMBERS = ("strength", "temperature", "neighbors", "smoothing")
 
 
@@ -84,7 +85,10 @@ class PhotoModel:
     def save(self, folder: Path | str) -> None:
         """Write the model; the facts come last, so that a folder with them is whole."""
         folder = Path(folder)
-        content = save_arrays({name: np.ascontiguousarray(getattr(self.instant, name)) for name in _ARRAYS})
+        arrays = {name: np.ascontiguousarray(getattr(self.instant, name)) for name in _ARRAYS}
+        if self.instant.adapter is not None:
+            arrays |= {name: np.ascontiguousarray(getattr(self.instant.adapter, name[8:])) for name in _ADAPTER}
+        content = save_arrays(arrays)
         limit = self.instant.fallback_threshold
         facts: dict[str, Any] = {
             "format": FORMAT,
@@ -148,9 +152,14 @@ def _instant(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Instant:
         "reference_scores": (references,),
         "id_weights": values["id_scores"].shape,
     }
+    adapter = None
+    if _ADAPTER[0] in arrays:
+        adapter = Adapter(*(arrays[name] for name in _ADAPTER))
+        hidden = len(adapter.bias)
+        shapes |= {"adapter_down": (hidden, dim), "adapter_bias": (hidden,), "adapter_up": (dim, hidden)}
     for name, shape in shapes.items():
-        if values[name].shape != shape:
-            raise ValueError(f"{name} is {values[name].shape}, not {shape}")
+        if arrays[name].shape != shape:
+            raise ValueError(f"{name} is {arrays[name].shape}, not {shape}")
     if not count or not 0 <= values["labels"].min() <= values["labels"].max() < len(names):
         raise ValueError("labels do not fit the classes")
     if not 0 <= int(facts["neighbors"]) <= references:
@@ -164,5 +173,6 @@ def _instant(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Instant:
         smoothing=float(facts["smoothing"]),
         fallback_threshold=math.inf if limit is None else float(limit),
         estimate=Estimate(**facts["estimate"]) if facts["estimate"] else None,
+        adapter=adapter,
         **values,
     )

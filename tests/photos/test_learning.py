@@ -1,0 +1,76 @@
+"""Training on stored features begins as the instant answer, and is kept only where it is better."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_backbone import small_backbone
+
+from osp.photos.instant import Instant, fit_instant
+from osp.photos.learning import improve, learn
+from osp.photos.model import PhotoModel, load_model
+
+DIM, CLASSES, LABELS = 48, 3, 5
+
+
+@pytest.fixture(scope="module")
+def data() -> tuple[Instant, dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """Three known clusters and two foreign ones; weak and strong views are the features with noise."""
+    draws = np.random.default_rng(0)
+    means = draws.normal(size=(CLASSES + 2, DIM))
+
+    def cluster(c: int, count: int) -> np.ndarray:
+        return np.asarray(means[c] + 1.5 * draws.normal(size=(count, DIM)), np.float32)
+
+    labels = np.repeat(np.arange(CLASSES), LABELS)
+    labeled = np.concatenate([cluster(c, LABELS) for c in range(CLASSES)])
+    pile = np.concatenate([cluster(c, 40) for c in range(CLASSES + 2)])
+    instant = fit_instant(labeled, labels, pile, ["a", "b", "c"])
+    rows = np.concatenate([labeled, pile])
+    noise = {"plain": 0.0, "weak": 0.3, "strong": 0.8}
+    stored = {view: (rows + size * draws.normal(size=rows.shape)).astype(np.float32) for view, size in noise.items()}
+    return instant, stored, labels, np.concatenate([cluster(c, 30) for c in range(CLASSES)])
+
+
+@pytest.mark.parametrize("method", ["osp", "t2t", "fixmatch"])
+def test_training_starts_as_the_instant_answer_and_moves_on(
+    data: tuple[Instant, dict[str, np.ndarray], np.ndarray, np.ndarray], method: str
+) -> None:
+    instant, stored, labels, others = data
+    start = learn(instant, stored, labels, method, steps=2, lr=1e-9)
+    np.testing.assert_allclose(start.predict_proba(others), instant.predict_proba(others), atol=1e-4)
+    moved = learn(instant, stored, labels, method, steps=40)
+    truth = np.repeat(np.arange(CLASSES), 30)
+    assert np.abs(moved.predict_proba(others) - instant.predict_proba(others)).max() > 1e-3
+    assert (moved.predict_proba(others).argmax(axis=1) == truth).mean() > 0.8
+
+
+def test_the_better_of_both_is_kept_and_survives_saving(
+    data: tuple[Instant, dict[str, np.ndarray], np.ndarray, np.ndarray], tmp_path: Path
+) -> None:
+    instant, stored, labels, others = data
+    learned, kept = improve(instant, stored, labels, "fixmatch")
+    assert learned is not None
+    assert learned.estimate is not None
+    assert learned.estimate.images == len(labels)
+    assert kept is instant or kept is learned
+    backbone = small_backbone()
+    PhotoModel(learned, backbone).save(tmp_path)
+    again = load_model(tmp_path, backbone).instant
+    assert again.adapter is not None
+    np.testing.assert_array_equal(again.predict_proba(others), learned.predict_proba(others))
+
+
+def test_nothing_is_trained_without_a_pile_or_two_photos_of_a_class(
+    data: tuple[Instant, dict[str, np.ndarray], np.ndarray, np.ndarray],
+) -> None:
+    instant, stored, labels, _ = data
+    alone = {view: rows[: len(labels)] for view, rows in stored.items()}
+    assert improve(instant, alone, labels) == (None, instant)
+    first = np.arange(CLASSES) * LABELS
+    single = replace(instant, estimate=None)
+    few = {view: np.concatenate([rows[first], rows[len(labels) :]]) for view, rows in stored.items()}
+    assert improve(single, few, labels[first]) == (None, single)
