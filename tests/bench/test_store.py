@@ -143,6 +143,12 @@ def test_a_store_of_another_form_and_a_folder_that_is_none_are_refused_untouched
         Store(tmp_path / "store.json")
 
 
+def test_a_store_that_another_process_is_just_making_is_not_refused(tmp_path: Path) -> None:
+    (tmp_path / ".store.json.x.partial").touch()
+    (tmp_path / ".claims").mkdir()
+    assert Store(tmp_path).status(plan_of()) == "missing"
+
+
 def test_an_export_is_a_store_without_weights_and_without_places(store: Store, tmp_path: Path) -> None:
     path = finished(store, plan_of(data_dir="/home/somebody/data"))
     (path / "model.safetensors").write_bytes(b"0" * 1000)

@@ -108,7 +108,8 @@ def run_jobs(store: Store, jobs: Sequence[Job], workers: int, say: Say, left: Ca
             time.sleep(POLL)
             for process in [each for each in running if each.poll() is not None]:
                 job = running.pop(process)
-                end(store, job, process.returncode, waiting, elsewhere, outcome)
+                if not (stopped() and process.returncode in (STOPPED, -signal.SIGTERM)):
+                    end(store, job, process.returncode, waiting, elsewhere, outcome)
                 if process.returncode in (DONE, 2) or job.name in outcome.failed:
                     done = len(outcome.finished) + len(outcome.failed) - (len(jobs) - total)
                     word = "failed" if job.name in outcome.failed else "done"
@@ -158,8 +159,6 @@ def start(store: Store, job: Job, workers: int) -> subprocess.Popen[bytes]:
 
 def end(store: Store, job: Job, code: int, waiting: list[Job], elsewhere: dict[str, float], outcome: Outcome) -> None:
     """Note how a run ended. The store has the last word, since a process may die after its last file."""
-    if code == STOPPED:
-        return
     if code == ELSEWHERE:
         elsewhere[job.name] = time.monotonic() + ELSEWHERE_PAUSE
         waiting.append(job)

@@ -79,9 +79,12 @@ class Store:
             if self.root.exists() and not self.root.is_dir():
                 raise UserError(f"The store {self.root} is a file; name a folder.")
             if not self._marker.exists():
-                if self.root.exists() and any(self.root.iterdir()):
+                # another bench may be making it: first its hidden files appear, then the marker
+                used = self.root.exists() and any(not entry.name.startswith(".") for entry in self.root.iterdir())
+                if used and not self._marker.exists():
                     raise UserError(f"The folder {self.root} is not empty and is no store; name another --store.")
-                return
+                if not used:
+                    return
             form = RunFolder(self.root).read_json(self._marker).get("format")
         except OSError as error:
             raise UserError(f"The store {self.root} cannot be read: {error.strerror or error}.") from None
@@ -93,10 +96,11 @@ class Store:
 
     def create(self) -> None:
         """Make the folder, if it is not there."""
-        for folder in (self.root, self.claims, self.logs):
-            make_folder(folder)
-        if not self._marker.exists():
+        make_folder(self.root)
+        if not self._marker.exists():  # first of all: a folder with runs and without it is refused
             write_text(self._marker, json.dumps({"format": FORMAT}) + "\n")
+        for folder in (self.claims, self.logs):
+            make_folder(folder)
 
     @property
     def claims(self) -> Path:
