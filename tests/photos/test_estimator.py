@@ -32,7 +32,7 @@ EXCEPTIONS = {
 }
 
 
-@parametrize_with_checks([RobustClassifier()], expected_failed_checks=lambda _: EXCEPTIONS)  # type: ignore[misc]
+@parametrize_with_checks([RobustClassifier()], expected_failed_checks=lambda _: EXCEPTIONS)  # type: ignore[untyped-decorator]
 def test_scikit_learns_own_checks_pass(estimator: RobustClassifier, check: Callable[[RobustClassifier], None]) -> None:
     check(estimator)
 

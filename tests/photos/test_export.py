@@ -204,7 +204,12 @@ def test_a_file_that_differs_from_the_model_is_not_written(tmp_path: Path) -> No
     net = network()
     model = predictor({"softmax": build("softmax", net.feature_dim, 3)})
     right = model._chunk
-    model._chunk = lambda images, name: tuple(part + 0.1 for part in right(images, name))  # type: ignore[method-assign]
+
+    def wrong(images: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
+        features, logits, values = right(images, name)
+        return features, logits + torch.arange(3.0), values + 0.1
+
+    model._chunk = wrong  # type: ignore[method-assign]
     with pytest.raises(UserError, match="differs from the model"):
         export(model, program=tmp_path / "model.pt2")
     assert not list(tmp_path.iterdir())

@@ -30,10 +30,10 @@ def export(
         raise UserError("Name a file to write: --onnx model.onnx, --torch model.pt2, or both.")
     from osp.photos import export as exporter
 
-    files = [None if path is None else user_path(path) for path in (onnx, torch)]
-    exporter.check_targets(*files)
-    facts = exporter.export(exporter.load_exportable(user_path(run), method), *files, score=score)
-    for path in filter(None, files):
+    graph, program = (None if path is None else user_path(path) for path in (onnx, torch))
+    exporter.check_targets(graph, program)
+    facts = exporter.export(exporter.load_exportable(user_path(run), method), graph, program, score)
+    for path in filter(None, (graph, program)):
         say(f"Wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
     say(f"Input `images`: {facts['input']}. Outputs: `probabilities` and `ood_score` (larger = more OOD).")
     say(f"An image with an ood_score above {float(facts['threshold']):.4g} looks foreign; class names: metadata.")

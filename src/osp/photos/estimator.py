@@ -25,7 +25,7 @@ from osp.errors import UserError, suggest, user_path
 from osp.files import write_text
 from osp.nets.pretrained import Backbone, efficientnet_lite0
 from osp.photos.given import InputError, file_features, files_of, image_features, is_path, kind_of, labeled_folder
-from osp.photos.instant import fit_instant
+from osp.photos.instant import Estimate, Instant, fit_instant
 from osp.photos.model import PhotoModel, load_model
 
 UNLABELED = -1
@@ -63,6 +63,12 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ['up']
     """
 
+    input_: str
+    classes_: np.ndarray
+    instant_: Instant
+    estimate_: Estimate | None
+    threshold_: float
+
     def __init__(self, backbone: str | Backbone = "lite0", accept: float = 0.95, random_state: Any = 0) -> None:
         self.backbone = backbone
         self.accept = accept
@@ -73,8 +79,9 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Without `y`, X is a folder with one folder per class, whose names are the classes.
         """
-        if not isinstance(self.accept, numbers.Real) or not 0 < self.accept < 1:
-            raise InputError(f"accept={self.accept}: a share between 0 and 1, such as 0.95.")
+        accept: Any = self.accept
+        if not isinstance(accept, numbers.Real) or not 0 < float(accept) < 1:
+            raise InputError(f"accept={accept}: a share between 0 and 1, such as 0.95.")
         if y is None and is_path(X):
             X, y = labeled_folder(X)
         if y is None:

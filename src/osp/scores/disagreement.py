@@ -39,7 +39,7 @@ class DisagreementScore(Score):
     def head_logits(self, features: Tensor) -> Tensor:
         """Logits of all heads, N×H×K, in single precision."""
         logits: Tensor = self.heads(self.projection(features)).float()
-        return logits.unflatten(1, (self.num_heads, self.num_classes))
+        return logits.view(-1, self.num_heads, self.num_classes)
 
     def forward(self, features: Tensor, logits: Tensor, classifier: nn.Module) -> Tensor:
         return disagreement(self.head_logits(features).softmax(dim=2))
