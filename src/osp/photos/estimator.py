@@ -87,7 +87,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if y is None:
             raise InputError("RobustClassifier requires y to be passed, but the target y is None.")
         for stale in ("n_features_in_", "feature_names_in_"):
-            vars(self).pop(stale, None)
+            self.__dict__.pop(stale, None)
         kind = kind_of(X)
         self.input_ = "features" if kind == "features" else "images"
         if kind == "features":
