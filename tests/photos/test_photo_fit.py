@@ -222,3 +222,12 @@ def test_an_earlier_run_that_is_damaged_is_named(folders: Path) -> None:
 def test_an_unknown_backbone_is_named_with_those_there_are(folders: Path) -> None:
     with pytest.raises(UserError, match=r"'lite'.*lite0"):
         run(folders, backbone="lite")
+
+
+def test_training_from_the_instant_answer_is_reported_beside_it_and_the_kept_one_is_named(folders: Path) -> None:
+    done = run(folders, method="fixmatch")
+    assert list(done.result["estimates"]) == ["labels alone", "labels and pile", "fixmatch from there"]
+    assert done.result["estimates"]["fixmatch from there"]["images"] == 18
+    assert (load_model(done.path).instant.adapter is not None) == (done.result["answer"] == "fixmatch")
+    with pytest.raises(UserError, match="fixmatch"):
+        run(folders, method="fixmach", out="second")

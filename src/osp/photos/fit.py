@@ -32,6 +32,7 @@ import numpy as np
 from osp.errors import UserError, user_path
 from osp.evaluate.metrics import detection
 from osp.files import write_text
+from osp.methods.registry import get
 from osp.nets.pretrained import Backbone
 from osp.photos.backbones import open_backbone
 from osp.photos.doubts import wrong_labels
@@ -91,6 +92,8 @@ def fit(
     started = time.monotonic()
     folder = user_path(out)
     check_free(folder)
+    if method != "instant":
+        get(method)  # an unknown one is refused before any work
     before = None if earlier is None else result_of(user_path(earlier))
     old = [] if earlier is None else labels_of(user_path(earlier))
     if before is not None:

@@ -23,6 +23,7 @@ from osp.engine.devices import open_fabric, process_settings
 from osp.engine.loop import Loop
 from osp.engine.progress import Silent
 from osp.engine.records import Records
+from osp.engine.signals import Interrupted
 from osp.engine.train import build_method
 from osp.methods.base import Method, Task
 from osp.methods.registry import get
@@ -144,7 +145,10 @@ def learn(
         fabric = open_fabric(plan)
         feed = Feed(FeatureViews(views, fabric.device), split, seed, fabric.device)
         loop = Loop(plan, fresh("start"), fresh, feed, None, folder, fabric, Records(folder, Silent()))
-        loop.run()
+        try:
+            loop.run()
+        except Interrupted:  # nothing here is resumed: to the caller it is a Ctrl-C like any other
+            raise KeyboardInterrupt from None
         with loop.evaluation.reported_weights():
             net = loop.method.net
             arrays = {name: value.numpy().copy() for name, value in net.encoder.state_dict().items()}
