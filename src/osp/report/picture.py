@@ -118,4 +118,4 @@ def _draw_images(figure: Any, data: Data, rows: np.ndarray, title: str) -> None:
         if data.truth is not None:
             color = OOD_COLOR if data.truth[row] else ID_COLOR
         for spine in axes.spines.values():
-            spine.set(color=color, linewidth=2)
+            spine.set(color=color, linewidth=2, visible=True)
