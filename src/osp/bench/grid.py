@@ -33,6 +33,7 @@ AXES = ("method", "options", "seed", "scale")
 
 MEASURES = {
     "accuracy": "test accuracy (%)",
+    "val_accuracy": "validation accuracy (%), for choosing",
     "auroc": "AUROC (%), ID against OOD test images, by the method's score",
     "msp_auroc": "AUROC (%) by 1 - max softmax",
     "pool_auroc": "AUROC (%) in the pool",

@@ -34,7 +34,8 @@ from osp.parts.orthogonality import (
     unlabeled_anchors,
     unlabeled_orthogonality_loss,
 )
-from osp.parts.pruning import pruned_logits
+from osp.parts.pruning import most_aligned, pruned_logits
+from osp.parts.reduce import batch_mean
 
 UNSTATED = "not stated; "
 EPOCHS = 10
@@ -46,9 +47,13 @@ class OSPOptions(T2TOptions):
     delta: float = Field(0.8, ge=0, le=1, description="confidence from which an ID feature is an anchor (Eq. 2, 3)")
     odc_labeled: float = Field(1.0, ge=0, description="weight of L_odc^l; 0 is row 3 of Table 4")
     odc_unlabeled: float = Field(1.0, ge=0, description="weight of L_odc^u; 0 is row 2 of Table 4")
-    match: Literal["class", "random"] = Field(
-        "class", description="pair anchors with OOD features of their class; random is row 4 of Table 4"
+    match: Literal["class", "nearest", "random"] = Field(
+        "class",
+        description="pair anchors with OOD features of their class, with the most similar of some of them, or with any "
+        "(row 4 of Table 4)",
     )
+    candidates: int = Field(8, ge=1, description="`nearest`: OOD features among which the most similar is taken")
+    center: bool = Field(False, description="prune deviations from the mean feature of the step, not what all share")
     recyclable: Literal["quantile", "absolute"] = Field(
         "quantile", description="which set-aside images enter the bank: the least confident share, or max p < 0.2"
     )
@@ -64,6 +69,9 @@ class OSPOptions(T2TOptions):
     bank_half: bool = Field(False, description="store features in half precision")
     stop_gradient: bool = Field(True, description="no gradient into the unpruned prediction of L_odc")
     anchor_view: Literal["strong", "weak"] = Field("strong", description="view whose feature is pruned")
+    compare: Literal["weak", "same"] = Field(
+        "weak", description="with what the pruned prediction is compared: that of the weak view, or of the pruned one"
+    )
     odc_temperature: float = Field(1.0, gt=0, description="sharpening of the unpruned prediction in L_odc")
     noise: float = Field(0.1, ge=0, description="feature noise in pre-training, in standard deviations")
 
@@ -115,6 +123,8 @@ class OSP(T2T):
         "stop_gradient": Published(True, UNSTATED + "release"),
         "anchor_view": Published("strong", UNSTATED + "release"),
         "odc_temperature": Published(1.0, "paper (release: 0.4)"),
+        "center": Published(False, OURS),
+        "compare": Published("weak", UNSTATED + "release"),
         "noise": Published(0.1, UNSTATED + "ours; the paper asks for noise without a size"),
     }
     confidence_limit: Tensor
@@ -142,17 +152,19 @@ class OSP(T2T):
 
     def orthogonality_terms(self, encoded: Encoded, targets: Tensor, step: Step) -> dict[str, Tensor]:
         """L_odc^l and L_odc^u (Eq. 10) of the anchors for which the bank has a partner."""
-        o = self.options
-        labeled_logits = self.net.classifier(encoded.labeled)
+        o, classifier, n = self.options, self.net.classifier, len(targets)
+        to_prune = encoded.weak if self.weak_graph else encoded.strong
+        labeled_logits, its_logits = classifier(encoded.labeled), classifier(to_prune)
         unlabeled_anchor, predicted = unlabeled_anchors(encoded.weak_logits, o.delta)
         anchors = torch.cat([labeled_anchors(labeled_logits, targets, o.delta), unlabeled_anchor])
-        partners, found = self.partners(torch.cat([targets, predicted]), step)
-        usable, n = anchors & found, len(targets)
-        to_prune = encoded.weak if self.weak_graph else encoded.strong
-        its_logits = self.net.classifier(to_prune)
-        pruned_labeled = pruned_logits(self.net.classifier, labeled_logits, encoded.labeled, partners[:n], o.alpha)
-        pruned_unlabeled = pruned_logits(self.net.classifier, its_logits, to_prune, partners[n:], o.alpha)
-        unlabeled_logits = its_logits if self.weak_graph else encoded.weak_logits
+        candidates, found = self.partners(torch.cat([targets, predicted]), step)
+        features, usable = torch.cat([encoded.labeled, to_prune]), anchors & found
+        if o.center:
+            mean = batch_mean(torch.cat([features, encoded.pool]).detach().mean(dim=0))
+            features, candidates = features - mean, candidates - mean
+        partners = most_aligned(features, candidates)
+        pruned = pruned_logits(classifier, torch.cat([labeled_logits, its_logits]), features, partners, o.alpha)
+        unlabeled_logits = its_logits if self.weak_graph or o.compare == "same" else encoded.weak_logits
         if o.stop_gradient:
             labeled_logits, unlabeled_logits = labeled_logits.detach(), unlabeled_logits.detach()
         self.log("anchors_pruned", usable.float().mean())
@@ -161,21 +173,25 @@ class OSP(T2T):
         return {
             "odc_l": o.odc_labeled
             * labeled_orthogonality_loss(
-                labeled_logits, pruned_labeled, targets, usable[:n], o.odc_temperature, o.least_share
+                labeled_logits, pruned[:n], targets, usable[:n], o.odc_temperature, o.least_share
             ),
             "odc_u": o.odc_unlabeled
             * step.linear_ramp(o.ramp)
-            * unlabeled_orthogonality_loss(
-                unlabeled_logits, pruned_unlabeled, usable[n:], o.odc_temperature, o.least_share
-            ),
+            * unlabeled_orthogonality_loss(unlabeled_logits, pruned[n:], usable[n:], o.odc_temperature, o.least_share),
         }
 
     def partners(self, classes: Tensor, step: Step) -> tuple[Tensor, Tensor]:
-        """An OOD feature for each anchor (Eq. 6), of its own class or of any, and whether there was one."""
-        draws = step.generator("bank")
-        if self.options.match == "class":
-            return self.bank.sample(classes, draws)
-        return self.bank.sample_any(len(classes), draws)
+        """OOD features for each anchor (Eq. 6), of its own class or of any, C×N×D, and whether there was one (N).
+
+        One each (C = 1), or with `match=nearest` several, of which the most similar is to be taken.
+        """
+        draws, n = step.generator("bank"), len(classes)
+        if self.options.match == "random":
+            features, found = self.bank.sample_any(n, draws)
+            return features[None], found
+        many = self.options.candidates if self.options.match == "nearest" else 1
+        features, found = self.bank.sample(classes.repeat(many), draws)
+        return features.view(many, n, -1), found[:n]
 
     def feed_bank(self, features: Tensor, rows: Tensor) -> None:
         """Push the recyclable OOD images among these rows of the pool (Eq. 5)."""
