@@ -97,7 +97,7 @@ def test_anchors_get_partners_of_their_class_or_of_any_as_asked(match: str) -> N
 
 @pytest.mark.parametrize("compare", ["weak", "same"])
 def test_centred_pruning_by_the_nearest_partner_equals_a_loop(compare: str) -> None:
-    """z_r = z - α ((z - m)·d / ‖d‖²) d with d = o - m, o being that of three draws at the smallest angle to z, centred."""
+    """z_r = z - α ((z - m)·d / ‖d‖²) d, d = o - m, o being the one of three draws at the smallest angle to z - m."""
     method = filled(center=True, match="nearest", candidates=3, compare=compare, alpha=0.7)
     given = batch()
     encoded, net = method.encode(given), method.net
