@@ -147,6 +147,17 @@ def test_a_partition_puts_the_least_confident_quarter_of_what_is_set_aside_into_
     assert method.bank.counts.tolist() == [1, 1, 1, 1]
 
 
+@pytest.mark.parametrize("feed", ["refresh", "iteration"])
+def test_the_surest_third_of_what_is_set_aside_can_be_recycled_instead(feed: str) -> None:
+    """18 rows are set aside, with rising scores; a third is the six of highest score, however confident they are."""
+    method = cut_by_hand(recyclable="surest", recyclable_share=1 / 3, bank_feed=feed)
+    method.after_partition(FakePool(), torch.ones(POOL), torch.arange(POOL) % NUM_CLASSES)
+    assert sorted(stored_ids(method)) == ([] if feed == "iteration" else list(range(34, POOL)))
+    if feed == "iteration":
+        method.feed_bank(method.net.encode(FakePool().images), torch.arange(POOL))
+        assert sorted(stored_ids(method)) == list(range(34, POOL))
+
+
 @pytest.mark.parametrize("below", [1.0, 0.3])
 def test_a_step_puts_only_recyclable_rows_that_are_set_aside_into_the_bank(below: float) -> None:
     method = cut_by_hand(recyclable="absolute", recyclable_below=below, bank_feed="iteration", pool_batch=POOL)

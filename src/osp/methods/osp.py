@@ -17,6 +17,7 @@ not work as printed: no image of a task with few classes has max p < 0.2, so `re
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -54,10 +55,14 @@ class OSPOptions(T2TOptions):
     )
     candidates: int = Field(8, ge=1, description="`nearest`: OOD features among which the most similar is taken")
     center: bool = Field(False, description="prune deviations from the mean feature of the step, not what all share")
-    recyclable: Literal["quantile", "absolute"] = Field(
-        "quantile", description="which set-aside images enter the bank: the least confident share, or max p < 0.2"
+    recyclable: Literal["quantile", "absolute", "surest"] = Field(
+        "quantile",
+        description="which set-aside images enter the bank: the least confident share, max p < 0.2, or the share with "
+        "the largest OOD scores",
     )
-    recyclable_share: float = Field(0.25, gt=0, le=1, description="`quantile`: this share of the set-aside images")
+    recyclable_share: float = Field(
+        0.25, gt=0, le=1, description="`quantile` and `surest`: this share of the set-aside images"
+    )
     recyclable_below: float = Field(0.2, gt=0, le=1, description="`absolute`: confidence below which (Eq. 5)")
     bank_feed: Literal["iteration", "epoch", "refresh", "both"] = Field(
         "refresh",
@@ -128,6 +133,7 @@ class OSP(T2T):
         "noise": Published(0.1, UNSTATED + "ours; the paper asks for noise without a size"),
     }
     confidence_limit: Tensor
+    score_limit: Tensor
 
     def __init__(self, options: Any, network: Network, task: Task) -> None:
         super().__init__(options, network, task)
@@ -135,7 +141,9 @@ class OSP(T2T):
         self.bank = OODBank(
             task.num_classes, network.feature_dim, options.bank_capacity, options.bank_total, dtype=dtype
         )
+        # recyclable: set aside, less confident than the first and with a score no smaller than the second
         self.register_buffer("confidence_limit", torch.tensor(options.recyclable_below))
+        self.register_buffer("score_limit", torch.tensor(-math.inf))
         self.weak_graph = options.anchor_view == "weak"
 
     def artifacts(self) -> dict[str, dict[str, Tensor]]:
@@ -198,6 +206,7 @@ class OSP(T2T):
         with torch.no_grad():
             confidence, predicted = self.net.classifier(features).softmax(dim=1).max(dim=1)
             recyclable = self.aside_rows[rows] & (confidence < self.confidence_limit)
+            recyclable &= self.scores[rows] >= self.score_limit
         self.bank.push(features, predicted, ids=rows, valid=recyclable)
 
     def feeds(self) -> int:
@@ -232,10 +241,14 @@ class OSP(T2T):
 
     def after_partition(self, pool: Pool, confidence: Tensor, predicted: Tensor) -> None:
         """Decide which of the images set aside are recyclable, and fill the bank with them."""
-        aside = self.aside_rows.cpu()
+        aside, scores, share = self.aside_rows.cpu(), self.scores.cpu(), self.options.recyclable_share
         if self.options.recyclable == "quantile":
-            self.confidence_limit = ranked(confidence[aside], self.options.recyclable_share, 0.0).to(self.cut.device)
-        chosen = (aside & (confidence < self.confidence_limit.cpu())).nonzero().squeeze(1)
+            self.confidence_limit = ranked(confidence[aside], share, 0.0).to(self.cut.device)
+        elif self.options.recyclable == "surest":
+            self.confidence_limit = torch.full_like(self.confidence_limit, math.inf)
+            self.score_limit = ranked(scores[aside], 1 - share, 0.0).to(self.cut.device)
+        recyclable = aside & (confidence < self.confidence_limit.cpu()) & (scores >= self.score_limit.cpu())
+        chosen = recyclable.nonzero().squeeze(1)
         if self.options.bank_feed == "iteration" or not len(chosen):
             return
         done = 0
