@@ -123,6 +123,10 @@ def owned(path: Path, busy: str) -> Iterator[None]:
         lock.acquire(blocking=False)
     except Timeout:
         raise UserError(busy) from None
+    except NotImplementedError:
+        raise UserError(
+            f"Cannot lock {path}: its disk has no file locks. Mount it with them (Lustre: -o flock), or use another."
+        ) from None
     except OSError as error:
         raise UserError(f"Cannot lock {path}: {error.strerror or error}.") from error
     try:
