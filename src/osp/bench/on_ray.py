@@ -37,7 +37,7 @@ class Nodes:
 
     def __init__(self, ray: Any, store: Store, proof: str, cpus: int, gpus: float) -> None:
         self._ray, self._store, self._proof, self._cpus = ray, store, proof, cpus
-        self._task = ray.remote(carry_out).options(num_cpus=cpus, num_gpus=gpus, max_retries=0)
+        self._task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(carry_out)
         self._running: dict[Any, Job] = {}
 
     def room(self) -> bool:

@@ -1,4 +1,7 @@
-"""Images by index from one or more arrays, as if they were one: the ID set followed by the OOD source."""
+"""Images by index from one or more arrays, as if they were one: the ID set followed by the OOD source.
+
+In place of an array there may be a `ByRow`, which reads its images when they are asked for.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+
+from osp.data.by_row import ByRow
 
 
 class Images:
@@ -24,7 +29,7 @@ class Images:
                     "with match(), load both sets at one size"
                 )
         # A memory map's own indexing makes a memory map of each result; a plain view of the same memory does not.
-        self.parts = tuple(part.view(np.ndarray) for part in self.parts)
+        self.parts = tuple(part if isinstance(part, ByRow) else part.view(np.ndarray) for part in self.parts)
         self._ends = np.cumsum([len(part) for part in self.parts])
 
     def __len__(self) -> int:
@@ -35,6 +40,15 @@ class Images:
         """Channels, height, width."""
         _, channels, height, width = self.parts[0].shape
         return channels, height, width
+
+    @property
+    def shards(self) -> np.ndarray | None:
+        """The first image of each piece that is best read at a stretch; None where it makes no difference."""
+        if not any(isinstance(part, ByRow) for part in self.parts):
+            return None
+        firsts = self._ends - [len(part) for part in self.parts]
+        starts = (part.starts if isinstance(part, ByRow) else np.zeros(1, np.int64) for part in self.parts)
+        return np.concatenate([first + each for first, each in zip(firsts, starts, strict=True)])
 
     def take(self, indices: np.ndarray | torch.Tensor | Sequence[int]) -> torch.Tensor:
         """The images at these indices, in this order, as a new uint8 tensor on the CPU."""
@@ -62,6 +76,8 @@ def _as_index(indices: np.ndarray | torch.Tensor | Sequence[int]) -> np.ndarray:
 
 
 def _rows(part: np.ndarray, index: np.ndarray) -> np.ndarray:
+    if isinstance(part, ByRow):
+        return part.take(index)
     # take() copies whole images, but would first copy all of an array that is not contiguous (a repeated grey channel).
     if part.flags.c_contiguous:
         return np.take(part, index, axis=0)
@@ -81,6 +97,8 @@ def match(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
     have = images.shape[1]
     if have == channels:
         return images
+    if isinstance(images, ByRow):
+        return images.changed(lambda rows: match(rows, shape), channels)
     if have == 1:
         return np.broadcast_to(images, (len(images), *shape))
     if have == 3 and channels == 1:

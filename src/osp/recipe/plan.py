@@ -279,14 +279,15 @@ def check_folders(data: str, recipe: Recipe) -> None:
 
     if recipe.ood_dir is not None and recipe.ood_data is None:
         raise UserError(
-            f"ood_dir {recipe.ood_dir}: say what is in it: ood_data=pile (unsorted images), or folder (classes)."
+            f"ood_dir {recipe.ood_dir}: say what is in it: ood_data=pile (unsorted images), shards (tar files of them) "
+            "or folder (classes)."
         )
     if recipe.ood_data is None:
         return
     if get(recipe.ood_data).unsorted and recipe.ood_ratio is not None:
         raise UserError(
-            f"ood_ratio {recipe.ood_ratio:g}: nobody knows which share of a pile is OOD. Leave it out, and all "
-            "its images are used; ood_count=N takes N of them."
+            f"ood_ratio {recipe.ood_ratio:g}: nobody knows which share of unsorted images is OOD. Leave it out, "
+            "and all of them are used; ood_count=N takes N of them."
         )
     same = get(data).own_folder and absolute(recipe.ood_dir) == absolute(recipe.data_dir)
     if get(recipe.ood_data).own_folder and (recipe.ood_dir is None or same):
