@@ -38,6 +38,7 @@ def cluster() -> Iterator[Any]:
     if os.environ.get("CI", "").lower() not in ("1", "true"):
         pytest.importorskip("ray")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_worker_niceness"] = "0"  # on nodes of its own Ray's politeness costs nothing; here it would
     from ray.cluster_utils import Cluster
 
     soon = {"health_check_period_ms": 500, "health_check_failure_threshold": 4, "health_check_initial_delay_ms": 0}

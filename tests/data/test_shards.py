@@ -157,7 +157,7 @@ def test_as_part_of_all_images_and_in_grey(tmp_path: Path) -> None:
     rgb = pixels(6).transpose(0, 3, 1, 2)
     found = images_in(packed(tmp_path / "shards", pixels(6), 3))
     known = np.zeros((4, 1, SIDE, SIDE), np.uint8)
-    both = Images([known, match(found.as_array(), (1, SIDE, SIDE))])
+    both = Images([known, match(found, (1, SIDE, SIDE))])
     assert len(both) == 10
     assert both.shards is not None
     assert both.shards.tolist() == [0, 4, 7]

@@ -70,7 +70,7 @@ def write_array(store: Store, jobs: Sequence[Job], name: str, cpus: int, gpus: f
     store.create()
     make_folder(folder)
     lines = "".join(json.dumps(job.anywhere().fields()) + "\n" for job in jobs)
-    plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.") or "table"
+    plain = re.sub(r"[^A-Za-z0-9_.]+", "-", name).strip("-.") or "table"
     stem = f"{plain}-{hashlib.blake2b(lines.encode(), digest_size=4).hexdigest()}"
     listed, script = folder / f"{stem}.jsonl", folder / f"{stem}.sh"
     write_text(listed, lines)

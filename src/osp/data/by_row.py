@@ -32,19 +32,18 @@ class ByRow(ABC):
 
     def __getitem__(self, rows: Any) -> np.ndarray:
         """As an array: by number, slice, row of numbers or mask."""
-        if isinstance(rows, int | np.integer):
-            return cast(np.ndarray, self.take(np.arange(len(self))[[rows]])[0])
-        return self.take(np.arange(len(self))[rows])
+        chosen = np.arange(len(self))[rows]
+        return self.take(chosen) if np.ndim(chosen) else cast(np.ndarray, self.take(chosen[None])[0])
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError(f"{len(self)} images are not read into memory at once; take rows of them")
 
-    def changed(self, change: Callable[[np.ndarray], np.ndarray], channels: int) -> np.ndarray:
+    def changed(self, change: Callable[[np.ndarray], np.ndarray], channels: int) -> ByRow:
         """These images with something done to whatever is taken of them."""
-        return _Changed(self, change, channels).as_array()
+        return _Changed(self, change, channels)
 
     def as_array(self) -> np.ndarray:
-        """Itself, as what it stands for."""
+        """Itself, as what it stands for: an `ImageSet` has arrays, and is read by row through `osp.data.gather`."""
         return cast(np.ndarray, self)
 
 

@@ -6,18 +6,21 @@ In place of an array there may be a `ByRow`, which reads its images when they ar
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import overload
 
 import numpy as np
 import torch
 
 from osp.data.by_row import ByRow
 
+Pixels = np.ndarray | ByRow
+
 
 class Images:
     """A virtual concatenation of uint8 N×C×H×W arrays, in memory or memory-mapped; nothing is copied to build it."""
 
-    def __init__(self, parts: np.ndarray | Sequence[np.ndarray]) -> None:
-        self.parts = (parts,) if isinstance(parts, np.ndarray) else tuple(parts)
+    def __init__(self, parts: Pixels | Sequence[Pixels]) -> None:
+        self.parts: tuple[Pixels, ...] = (parts,) if isinstance(parts, np.ndarray | ByRow) else tuple(parts)
         if not self.parts:
             raise ValueError("at least one array of images is needed")
         for part in self.parts:
@@ -75,7 +78,7 @@ def _as_index(indices: np.ndarray | torch.Tensor | Sequence[int]) -> np.ndarray:
     return array.astype(np.int64, copy=False)
 
 
-def _rows(part: np.ndarray, index: np.ndarray) -> np.ndarray:
+def _rows(part: Pixels, index: np.ndarray) -> np.ndarray:
     if isinstance(part, ByRow):
         return part.take(index)
     # take() copies whole images, but would first copy all of an array that is not contiguous (a repeated grey channel).
@@ -84,7 +87,15 @@ def _rows(part: np.ndarray, index: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(part[index])
 
 
-def match(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
+@overload
+def match(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray: ...
+
+
+@overload
+def match(images: ByRow, shape: tuple[int, int, int]) -> ByRow: ...
+
+
+def match(images: Pixels, shape: tuple[int, int, int]) -> Pixels:
     """`images` with the channels of `shape`: grey repeated (without a copy), or luminance as Pillow's `L` has it.
 
     Sizes are not changed: resizing well needs the original files, so the loader is asked for it.

@@ -141,7 +141,7 @@ def members(shard: Shard) -> Iterator[tarfile.TarInfo]:
     try:
         with open(shard.path, "rb") as raw, tarfile.open(fileobj=raw, mode="r:") as tar:
             for member in tar:
-                tar.members = []  # else the headers of all files stay in memory
+                tar.members = []  # type: ignore[attr-defined]  # else the headers of all files stay in memory
                 if member.isdir():
                     continue
                 if not member.isreg() or member.issparse():

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from osp.data.split import Split
 from osp.data.shard_stream import ShardStream
+from osp.data.split import Split
 from osp.data.stream import Stream
 from osp.data.view_source import Draw, ViewSource, to_device
 from osp.errors import UserError

@@ -40,7 +40,7 @@ IDENTITY = (
 """Fields that affect the result; the views follow from the method and its options. Folders, device, threads, layout,
 intervals and the words `preset` and `scale` say where and how it runs, or have become numbers."""
 
-FREE = ("device", "threads", "data_dir", "ood_dir", "tensorboard", "test_ood")
+FREE = ("device", "threads", "data_dir", "ood_dir", "tensorboard", "tracker", "test_ood")
 """What may differ when a run goes on."""
 
 CUSTOM = "custom"
@@ -89,6 +89,7 @@ class Plan(BaseModel):
     compile: bool = False
     threads: int | None = Field(None, ge=1)
     tensorboard: bool = False
+    tracker: tuple[str, ...] = ()
     versions: dict[str, str] = Field(default_factory=dict)
     recipe: dict[str, Any] = Field(default_factory=dict)
     """What was asked."""
@@ -213,6 +214,7 @@ def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None
         compile=bool(recipe.compile),
         threads=threads,
         tensorboard=bool(recipe.tensorboard),
+        tracker=recipe.tracker,
         versions=versions(method.version),
         recipe=recipe.asked(),
     )
