@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -29,8 +28,15 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 def write_bytes(path: Path, content: bytes, earlier: Path | None = None) -> None:
     """Write a whole file or nothing: an error leaves what was there before, which `earlier` may keep."""
-    try:
+    with _explained(path):
         replace(path, content, earlier)
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """The system's errors in writing a file as a sentence."""
+    try:
+        yield
     except OSError as error:
         kept = f" The earlier {path.name} is untouched." if path.exists() else ""
         advice = " Free some space, then go on with --resume." if error.errno in _FULL else ""
@@ -46,12 +52,13 @@ def replace(path: Path, content: bytes, earlier: Path | None = None) -> None:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """An npz file, whole or not at all."""
+    """An npz file, whole or not at all; written piece by piece, as arrays may be as large as memory."""
     import numpy as np
 
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **arrays)
-    write_bytes(path, buffer.getvalue())
+    with _explained(path), _beside(path, None) as partial, open(partial, "wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write_text(path: Path, text: str) -> None:
@@ -123,6 +130,10 @@ def owned(path: Path, busy: str) -> Iterator[None]:
         lock.acquire(blocking=False)
     except Timeout:
         raise UserError(busy) from None
+    except NotImplementedError:
+        raise UserError(
+            f"Cannot lock {path}: its disk has no file locks. Mount it with them (Lustre: -o flock), or use another."
+        ) from None
     except OSError as error:
         raise UserError(f"Cannot lock {path}: {error.strerror or error}.") from error
     try:

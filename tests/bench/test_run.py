@@ -19,7 +19,9 @@ import pytest
 
 from helpers.stores import finished, plan_of
 from osp import Recipe
-from osp.bench.run import jobs_for, run_jobs
+from osp.bench.jobs import jobs_for
+from osp.bench.local import Processes
+from osp.bench.run import run_jobs
 from osp.bench.store import Store
 
 GRID = """
@@ -88,7 +90,7 @@ def test_two_benches_at_once_share_the_store_and_run_nothing_twice(grid: Path) -
 
 def run_all(store: Store, *plans: Any) -> Any:
     recipes = [Recipe(**plan.recipe) for plan in plans]
-    return run_jobs(store, jobs_for(store, recipes, plans), 2, lambda text: None, lambda jobs: "")
+    return run_jobs(store, jobs_for(store, recipes, plans), Processes(store, 2), lambda text: None, lambda jobs: "")
 
 
 def test_a_failed_run_is_reported_and_does_not_stop_the_rest_and_is_tried_again(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from osp.bench.grid import DATA_VARIANT, LOWER, MEASURES, NEITHER, Cell, Table
-from osp.bench.run import KeyCache
+from osp.bench.jobs import KeyCache
 from osp.bench.store import Store, StoredRun
 from osp.errors import UserError, printable
 from osp.files import make_folder, write_text

@@ -1,43 +1,55 @@
-"""Running what a table lacks: some processes side by side, one run each.
+"""Running what a table lacks, wherever runs are carried out: in processes of this machine or on the nodes of a cluster.
 
-A run that another bench works on is waited for, not repeated; one whose process has died is continued. Ctrl-C and
-SIGTERM are passed on to the runs, which save and end; a bench that is killed outright takes them along (see `worker`).
+A run that another bench works on is waited for, not repeated; one whose process has died is continued; one whose node
+was lost is given to another. Failures are noted and do not stop the rest.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Protocol
 
+from osp.bench.jobs import Job, unfinished
 from osp.bench.store import Status, Store
-from osp.bench.worker import DONE, ELSEWHERE, STOPPED
-from osp.errors import UserError
-from osp.recipe import Plan, Recipe
+from osp.bench.worker import DONE, ELSEWHERE, FAILED, LOST, STOPPED
 
 Say = Callable[[str], None]
 POLL = 0.2
 ELSEWHERE_PAUSE = 2.0
 """Seconds before a run that another process works on is looked at again."""
+RETRIES = 5
+"""How often a run may lose its node before it counts as failed."""
 
 
 @dataclass(frozen=True)
-class Job:
-    """A run that is wanted."""
+class Ended:
+    """A run that is no longer at work: how its process ended, and what that said last."""
 
-    recipe: Recipe
-    plan: Plan
-    name: str
-    """Of its folder in the store."""
-    keys: Mapping[str, str] | None = None
+    job: Job
+    code: int
+    said: str = ""
+
+
+class Machines(Protocol):
+    """Where runs are carried out."""
+
+    def room(self) -> bool:
+        """Whether one more may be started now."""
+
+    def start(self, job: Job) -> None: ...
+
+    def running(self) -> list[Job]: ...
+
+    def ended(self) -> list[Ended]:
+        """Those that ended since the last time."""
+
+    def stop(self, at_once: bool) -> None:
+        """Ask all runs to save and end, or end them."""
 
 
 @dataclass
@@ -50,145 +62,102 @@ class Outcome:
     stopped: bool = False
 
 
-def jobs_for(store: Store, recipes: Sequence[Recipe], plans: Sequence[Plan], keys: KeyCache | None = None) -> list[Job]:
-    """The wanted runs, each once: tables share them."""
-    found: dict[str, Job] = {}
-    for recipe, plan in zip(recipes, plans, strict=True):
-        content = keys.of(plan) if keys is not None else None
-        name = store.folder_for(plan, content).path.name
-        if name in found:  # the same run for two tables: tested on what either of them wants
-            other = found[name]
-            both = tuple(sorted({*other.plan.test_ood, *plan.test_ood}))
-            recipe, plan = recipe.changed(test_ood=both), plan.changed(test_ood=both)
-        found[name] = Job(recipe, plan, name, content)
-    return list(found.values())
+@dataclass
+class _Waiting:
+    """Runs that are still to be started, and what is known of them."""
+
+    jobs: list[Job]
+    not_before: dict[str, float] = field(default_factory=dict)
+    """Moments before which a run that another process works on is not looked at again."""
+    lost: Counter[str] = field(default_factory=Counter)
 
 
-class KeyCache:
-    """Content keys of the images at hand, looked up once for each set; None where the images are not here."""
-
-    def __init__(self, store: Store) -> None:
-        self._known: dict[tuple[Any, ...], dict[str, str] | None] = {}
-        self._stored = {run.plan.data for run in store.runs()}
-
-    def of(self, plan: Plan) -> dict[str, str] | None:
-        if plan.data not in self._stored:
-            return None  # there is nothing to compare with
-        where = (plan.data, plan.data_dir, plan.image_size, plan.ood_data, plan.ood_dir)
-        key = (*where, plan.seed if plan.ood_data in ("gaussian", "uniform") else None)
-        if key not in self._known:
-            from osp.engine.data import content_keys
-
-            try:
-                self._known[key] = content_keys(plan)
-            except UserError:
-                self._known[key] = None
-        return self._known[key]
-
-
-def run_jobs(store: Store, jobs: Sequence[Job], workers: int, say: Say, left: Callable[[list[Job]], str]) -> Outcome:
-    """Run what is not finished, `workers` at a time; failures are noted and do not stop the rest."""
-    outcome = Outcome()
-    waiting = [job for job in jobs if store.status(job.plan, job.keys) != "finished"]
-    outcome.finished = [job.name for job in jobs if job not in waiting]
-    if not waiting:
+def run_jobs(
+    store: Store,
+    jobs: Sequence[Job],
+    machines: Machines,
+    say: Say,
+    left: Callable[[list[Job]], str],
+    for_others: Callable[[Job, Status], bool] = lambda job, status: False,
+) -> Outcome:
+    """Run what is not finished. `left` tells the time that these will take; `for_others`, what is not done here."""
+    outcome, waiting = Outcome(), _Waiting(unfinished(store, jobs))
+    outcome.finished = [job.name for job in jobs if job not in waiting.jobs]
+    if not waiting.jobs:
         return outcome
     store.create()
-    total = len(waiting)
-    say(f"{total} of {len(jobs)} runs to do{left(waiting)}")
-    running: dict[subprocess.Popen[bytes], Job] = {}
-    elsewhere: dict[str, float] = {}
-    with passing_on(running) as stopped:
-        while (waiting or running) and not (stopped() and not running):
-            while len(running) < workers and waiting and not stopped():
-                job = next_job(store, waiting, elsewhere, outcome, say)
+    total, before = len(waiting.jobs), len(outcome.finished)
+    say(f"{total} of {len(jobs)} runs to do{left(waiting.jobs)}")
+    with stopping(machines) as stopped:
+        while (waiting.jobs or machines.running()) and not (stopped() and not machines.running()):
+            while machines.room() and waiting.jobs and not stopped():
+                job = next_job(store, waiting, outcome, say, for_others)
                 if job is None:
                     break
-                running[start(store, job, workers)] = job
+                machines.start(job)
             time.sleep(POLL)
-            for process in [each for each in running if each.poll() is not None]:
-                job = running.pop(process)
-                if not (stopped() and process.returncode in (STOPPED, -signal.SIGTERM)):
-                    end(store, job, process.returncode, waiting, elsewhere, outcome)
-                if process.returncode in (DONE, 2) or job.name in outcome.failed:
-                    done = len(outcome.finished) + len(outcome.failed) - (len(jobs) - total)
-                    word = "failed" if job.name in outcome.failed else "done"
-                    say(f"{done}/{total} {job.name}: {word}{left([*waiting, *running.values()])}")
+            for ended in machines.ended():
+                if stopped() and ended.code in (STOPPED, LOST):
+                    continue
+                note_end(store, ended, waiting, outcome, say)
+                name = ended.job.name
+                if ended.code in (DONE, FAILED) or name in outcome.failed:
+                    done = len(outcome.finished) + len(outcome.failed) - before
+                    word = "failed" if name in outcome.failed else "done"
+                    say(f"{done}/{total} {name}: {word}{left([*waiting.jobs, *machines.running()])}")
         outcome.stopped = stopped()
     return outcome
 
 
-def next_job(store: Store, waiting: list[Job], elsewhere: dict[str, float], outcome: Outcome, say: Say) -> Job | None:
+def next_job(
+    store: Store, waiting: _Waiting, outcome: Outcome, say: Say, for_others: Callable[[Job, Status], bool]
+) -> Job | None:
     """The next run that nobody works on, taken off the list."""
     now = time.monotonic()
-    for job in list(waiting):
-        if now < elsewhere.get(job.name, 0):
+    for job in list(waiting.jobs):
+        if now < waiting.not_before.get(job.name, 0):
             continue
         status: Status = store.status(job.plan, job.keys)
         if status == "finished":  # another bench has done it
-            waiting.remove(job)
+            waiting.jobs.remove(job)
             outcome.finished.append(job.name)
+        elif for_others(job, status):
+            waiting.jobs.remove(job)
         elif status == "running":
-            if job.name not in elsewhere:
+            if job.name not in waiting.not_before:
                 say(f"{job.name}: another process works on it")
-            elsewhere[job.name] = now + ELSEWHERE_PAUSE
+            waiting.not_before[job.name] = now + ELSEWHERE_PAUSE
         else:
-            waiting.remove(job)
+            waiting.jobs.remove(job)
             return job
     return None
 
 
-def start(store: Store, job: Job, workers: int) -> subprocess.Popen[bytes]:
-    """A process for one run; what it prints goes to its log."""
-    recipe = job.recipe
-    if recipe.threads is None and job.plan.threads is None:
-        recipe = recipe.changed(threads=max(1, (os.cpu_count() or 1) // workers))
-    command = [sys.executable, "-m", "osp.bench.worker", str(store.root), job.name, str(os.getpid())]
-    with open(store.log(job.name), "ab") as log:
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
-        )  # a session of its own: Ctrl-C reaches it once, from us
-    assert process.stdin is not None
-    try:
-        process.stdin.write(json.dumps(recipe.asked()).encode())
-        process.stdin.close()
-    except BrokenPipeError:
-        pass  # it has ended already, and its exit code says why
-    return process
-
-
-def end(store: Store, job: Job, code: int, waiting: list[Job], elsewhere: dict[str, float], outcome: Outcome) -> None:
+def note_end(store: Store, ended: Ended, waiting: _Waiting, outcome: Outcome, say: Say) -> None:
     """Note how a run ended. The store has the last word, since a process may die after its last file."""
-    if code == ELSEWHERE:
-        elsewhere[job.name] = time.monotonic() + ELSEWHERE_PAUSE
-        waiting.append(job)
+    job, name = ended.job, ended.job.name
+    if ended.code == ELSEWHERE:
+        waiting.not_before[name] = time.monotonic() + ELSEWHERE_PAUSE
+        waiting.jobs.append(job)
     elif store.status(job.plan, job.keys) == "finished":
-        outcome.finished.append(job.name)
+        outcome.finished.append(name)
+    elif ended.code in (LOST, STOPPED) and waiting.lost[name] < RETRIES:  # stopped, but not by us
+        waiting.lost[name] += 1
+        waiting.jobs.append(job)
+        say(f"{name}: {ended.said or 'it was stopped'}; it is started again ({waiting.lost[name]} of {RETRIES} times)")
     else:
         folder = store.folder_for(job.plan, job.keys)
-        reason = store.failure(folder) or last_line(store.log(job.name)) or f"ended with code {code}"
-        outcome.failed[job.name] = reason
-
-
-def last_line(path: Path) -> str:
-    """What a process said last."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    except OSError:
-        return ""
-    return lines[-1].removeprefix("osp: ") if lines else ""
+        outcome.failed[name] = store.failure(folder) or ended.said or f"ended with code {ended.code}"
 
 
 @contextmanager
-def passing_on(running: Iterable[subprocess.Popen[bytes]]) -> Iterator[Callable[[], bool]]:
+def stopping(machines: Machines) -> Iterator[Callable[[], bool]]:
     """Inside, Ctrl-C and SIGTERM ask the runs to save and end; a second Ctrl-C ends them at once."""
     caught: list[int] = []
 
     def handler(number: int, frame: object) -> None:
         caught.append(number)
-        for process in list(running):
-            if process.poll() is None:
-                process.send_signal(signal.SIGKILL if len(caught) > 1 else signal.SIGTERM)
+        machines.stop(at_once=len(caught) > 1)
 
     before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

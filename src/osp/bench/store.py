@@ -2,7 +2,7 @@
 
     <root>/store.json                                   the form of the store
     <root>/mnist-osp-r0.6-s0-1f0a9c2e4b-h1m1/           a run folder (`osp.runs.folder`) and `run.json`
-    <root>/.claims/<name>.lock                          held by the process that works on that run
+    <root>/.claims/<name>.lock, <name>.claim            held by the process that works on that run (`osp.bench.claims`)
     <root>/.logs/<name>.log                             what that process printed
 
 A run's folder is named after the identity of its plan (`Plan.identity`: all that affects the result, but no folder,
@@ -10,7 +10,7 @@ device or word) and the two versions of the harness and of the method: what was 
 *stale*, and is not mixed with today's. Runs on other images (`data.json`: content keys) have folders of their own too.
 The result itself says that a run is finished; `run.json` adds the machine and, after a failure, the reason.
 
-A claim is an operating-system lock, which vanishes with its process: nothing needs to be cleaned up after a crash.
+Several benches share a store, also on machines that share its disk: each run is claimed by one process.
 Nothing here needs torch, but for the plan one has to have.
 """
 
@@ -24,8 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from osp.bench.claims import Claims, is_locked
 from osp.errors import UserError
-from osp.files import make_folder, owned, write_text
+from osp.files import make_folder, write_text
 from osp.recipe import Plan
 from osp.runs.folder import RunFolder
 
@@ -195,21 +196,13 @@ class Store:
 
     def busy(self, name: str) -> bool:
         """Whether a process works on this run."""
-        for lock in (self.claims / f"{name}.lock", self.root / name / ".lock"):
-            if lock.exists():
-                try:
-                    with owned(lock, "busy"):
-                        pass
-                except UserError as error:
-                    if str(error) == "busy":
-                        return True
-        return False
+        return Claims(self.claims).held(name) or is_locked(self.root / name / ".lock")
 
     @contextlib.contextmanager
     def claim(self, name: str, busy: str) -> Iterator[None]:
         """Be the only process that works on this run, or refuse with the sentence `busy`."""
         self.create()
-        with owned(self.claims / f"{name}.lock", busy):
+        with Claims(self.claims).hold(name, busy):
             yield
 
     def failure(self, folder: RunFolder) -> str:

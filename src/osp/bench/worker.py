@@ -18,8 +18,9 @@ from typing import Any
 
 from osp.errors import UserError
 
-DONE, FAILED, ELSEWHERE, STOPPED = 0, 2, 75, 130
-"""Exit codes: finished; failed; another process is at it; stopped, and saved."""
+DONE, FAILED, ELSEWHERE, LOST, STOPPED = 0, 2, 75, 76, 130
+"""How a run ended: finished; failed; another process is at it; its node is gone; stopped, and saved. Exit codes but for
+the last but one, which no process is left to say."""
 
 BUSY = "Another process works on this run."
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from osp.data import SourceInfo
     from osp.methods.base import Method
 
-OWN = ("folder", "pile")
+OWN = ("folder", "pile", "shards")
 """Sets that are the user's images: there is nothing to find before a folder is named."""
 
 INDENT = 14

@@ -17,7 +17,7 @@ GROUPS = {
     "Split": ("id_classes", "labels_per_class", "val_per_class", "unlabeled", "ood_ratio", "id_count", "ood_count"),
     "Test": ("test_ood",),
     "Method and network": ("method", "preset", "options", "network", "bn_momentum"),
-    "Length": ("scale", "steps", "eval_every", "log_every", "tensorboard"),
+    "Length": ("scale", "steps", "eval_every", "log_every", "tensorboard", "tracker"),
     "Machine": ("seed", "device", "precision", "threads", "channels_last", "group", "compile"),
 }
 """Fields by what they are about; a field named here no longer, or not yet, does no harm: the rest comes last."""
@@ -46,6 +46,7 @@ UNSET = {
     "eval_every": "a 20th of the run",
     "log_every": "a 100th of the run",
     "tensorboard": "false",
+    "tracker": "none",
     "seed": "0",
     "device": "auto",
     "precision": "32-true",
@@ -61,6 +62,8 @@ NOTES = {
     "precision": "32-true is plain float32; bf16-mixed and 16-mixed are faster on GPUs and a little less exact",
     "tensorboard": "write curves into RUN/tensorboard as well; look at them with `tensorboard --logdir runs` "
     "(`pip install 'osp[tensorboard]'`)",
+    "tracker": "also give every number to these: tensorboard,wandb,mlflow (extras of the same names). They write into "
+    "the run's folder; `wandb:online` or `mlflow:online` sends them where that package is set up to",
     "threads": "CPU threads; results may differ in the last digits between numbers of threads",
     "compile": "torch.compile the encoder: a minute at the start, then faster steps on most GPUs",
     "options": "options of the method, by name: `osp settings METHOD` lists them",

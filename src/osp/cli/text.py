@@ -17,6 +17,11 @@ def say(text: object = "", end: str = "\n") -> None:
     print(printable(text, lines=True), end=end, flush=True)
 
 
+def tell(text: str) -> None:
+    """A line of progress, on standard error."""
+    print(printable(text, lines=True), file=sys.stderr, flush=True)
+
+
 def complain(text: object) -> None:
     """A line on standard error; without one (full, closed) the exit code has to say it."""
     try:

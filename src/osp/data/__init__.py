@@ -65,9 +65,9 @@ def load(
     """The training and the test set of a known name; the test set is None where there is none (`lsun`).
 
     `size` resizes the images, antialiased, to size x size (photographs: shorter side, then the middle). Left out,
-    images keep their own size, except in `tinyimagenet`, `stl10`, `lsun`, `folder` and `pile`, which then are 32x32.
-    `seed` only matters for `gaussian` and `uniform`, which are made from it. `progress(done, total, text)` is called
-    now and then during anything that takes long. A missing set is fetched from its publisher.
+    images keep their own size, except in `tinyimagenet`, `stl10`, `lsun`, `folder`, `pile` and `shards`, which then are
+    32x32. `seed` only matters for `gaussian` and `uniform`, which are made from it. `progress(done, total, text)` is
+    called now and then during anything that takes long. A missing set is fetched from its publisher.
 
     >>> train, test = load("digits")
     >>> train.shape, train.labels[:3].dtype, len(train) > len(test)

@@ -6,6 +6,7 @@ of this package: a worker starts in a fraction of a second and needs neither tor
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import struct
@@ -41,14 +42,18 @@ class Unreadable(Exception):
     """The reason why a file gives no image."""
 
 
-def decode(path: str, size: int) -> np.ndarray:
+Place = str | bytes | Sequence[Any]
+"""An image file: its path, its content, or (path, offset, length) of a file within another."""
+
+
+def decode(place: Place, size: int) -> np.ndarray:
     """The file's (first) image as uint8 3 x size x size: the middle square, antialiased, on white where transparent."""
     try:
-        if os.path.getsize(path) == 0:
+        if (os.path.getsize(place) if isinstance(place, str) else len(place)) == 0:
             raise Unreadable("empty file (0 bytes)")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of odd metadata: either the pixels can be read or they cannot
-            with _open(path) as image:
+            with _open(place) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise Unreadable(f"absurdly large ({image.width} x {image.height} pixels)")
                 image.draft(None, (2 * size, 2 * size))  # JPEG: decode at 1/2, 1/4 or 1/8 if that leaves twice the size
@@ -83,8 +88,11 @@ def fit_image(image: Image.Image | np.ndarray, size: int) -> np.ndarray:
     return np.ascontiguousarray(np.asarray(square, dtype=np.uint8).transpose(2, 0, 1))
 
 
-def _open(path: str) -> Image.Image:
+def _open(place: Place) -> Image.Image:
     formats: tuple[str, ...] = FORMATS
+    if not isinstance(place, str):
+        return Image.open(io.BytesIO(place if isinstance(place, bytes) else _within(*place)), formats=formats)
+    path = place
     if path.lower().endswith(HEIF_EXTENSIONS):
         try:
             import pillow_heif
@@ -93,6 +101,16 @@ def _open(path: str) -> Image.Image:
         pillow_heif.register_heif_opener()
         formats = (*FORMATS, "HEIF")
     return Image.open(path, formats=formats)
+
+
+def _within(path: str, offset: int, length: int) -> bytes:
+    """A part of a file, which must be whole."""
+    with open(path, "rb") as file:
+        file.seek(offset)
+        content = file.read(length)
+    if len(content) < length or not length:
+        raise Unreadable("empty file (0 bytes)" if not length else "cut short")
+    return content
 
 
 def _turn(image: Image.Image) -> Image.Transpose | None:
@@ -133,7 +151,7 @@ def _to_8_bit(values: np.ndarray) -> np.ndarray:
     return np.clip(numbers * scale, 0, 255).astype(np.uint8)
 
 
-def decode_many(paths: Sequence[str], size: int) -> tuple[np.ndarray, list[tuple[int, str]]]:
+def decode_many(paths: Sequence[Place], size: int) -> tuple[np.ndarray, list[tuple[int, str]]]:
     """The images of those files that can be read, in order, and (position, reason) of those that cannot."""
     images, skipped = [], []
     for position, path in enumerate(paths):

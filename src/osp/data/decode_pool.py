@@ -20,6 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 
 from osp.data import decode as decoder
+from osp.data.decode import Place
 
 Chunk = tuple[np.ndarray, list[tuple[int, str]]]
 
@@ -35,7 +36,7 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def decode_all(paths: Sequence[str], size: int, workers: int | None = None) -> Iterator[Chunk]:
+def decode_all(paths: Sequence[Place], size: int, workers: int | None = None) -> Iterator[Chunk]:
     """Chunks of (images, [(position in paths, reason)]) in the order of `paths`, a few megabytes each."""
     step = max(1, min(CHUNK, (4 << 20) // (3 * size * size)))
     starts = range(0, len(paths), step)
@@ -81,7 +82,7 @@ class _Pool:
         self._started.append(worker)
         return worker
 
-    def map(self, chunks: Sequence[Sequence[str]]) -> Iterator[Chunk]:
+    def map(self, chunks: Sequence[Sequence[Place]]) -> Iterator[Chunk]:
         """In order, with only a few chunks ahead of the reader, so that memory stays small."""
         waiting: deque[Future[Chunk]] = deque()
         for chunk in chunks:
@@ -91,7 +92,7 @@ class _Pool:
         while waiting:
             yield waiting.popleft().result()
 
-    def _decode(self, paths: Sequence[str]) -> Chunk:
+    def _decode(self, paths: Sequence[Place]) -> Chunk:
         worker = self._idle.get()
         try:
             return worker.ask(paths)
@@ -104,7 +105,7 @@ class _Pool:
             self._idle.put(worker)
         return self._one_by_one(paths)
 
-    def _one_by_one(self, paths: Sequence[str]) -> Chunk:
+    def _one_by_one(self, paths: Sequence[Place]) -> Chunk:
         """A worker died on one of these (a crash in a decoder, or memory): find which, and keep the others."""
         if len(paths) == 1 or self._closing.is_set():
             nothing = np.empty((0, 3, self._size, self._size), np.uint8)
@@ -122,7 +123,7 @@ class _Worker:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
 
-    def ask(self, paths: Sequence[str]) -> Chunk:
+    def ask(self, paths: Sequence[Place]) -> Chunk:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         decoder.send(self._process.stdin, list(paths))

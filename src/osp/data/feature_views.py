@@ -43,6 +43,7 @@ class FeatureViews:
         self._stored = {name: array.view(np.ndarray) for name, array in stored.items()}
         self.shape: tuple[int, ...] = (first.shape[1],)
         self.device = device
+        self.shards: np.ndarray | None = None  # one array is read at any place alike
 
     def check(self, view: str) -> None:
         self._choices(view)

@@ -1,18 +1,26 @@
-"""Images by index from one or more arrays, as if they were one: the ID set followed by the OOD source."""
+"""Images by index from one or more arrays, as if they were one: the ID set followed by the OOD source.
+
+In place of an array there may be a `ByRow`, which reads its images when they are asked for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import overload
 
 import numpy as np
 import torch
+
+from osp.data.by_row import ByRow
+
+Pixels = np.ndarray | ByRow
 
 
 class Images:
     """A virtual concatenation of uint8 N×C×H×W arrays, in memory or memory-mapped; nothing is copied to build it."""
 
-    def __init__(self, parts: np.ndarray | Sequence[np.ndarray]) -> None:
-        self.parts = (parts,) if isinstance(parts, np.ndarray) else tuple(parts)
+    def __init__(self, parts: Pixels | Sequence[Pixels]) -> None:
+        self.parts: tuple[Pixels, ...] = (parts,) if isinstance(parts, np.ndarray | ByRow) else tuple(parts)
         if not self.parts:
             raise ValueError("at least one array of images is needed")
         for part in self.parts:
@@ -24,7 +32,7 @@ class Images:
                     "with match(), load both sets at one size"
                 )
         # A memory map's own indexing makes a memory map of each result; a plain view of the same memory does not.
-        self.parts = tuple(part.view(np.ndarray) for part in self.parts)
+        self.parts = tuple(part if isinstance(part, ByRow) else part.view(np.ndarray) for part in self.parts)
         self._ends = np.cumsum([len(part) for part in self.parts])
 
     def __len__(self) -> int:
@@ -35,6 +43,15 @@ class Images:
         """Channels, height, width."""
         _, channels, height, width = self.parts[0].shape
         return channels, height, width
+
+    @property
+    def shards(self) -> np.ndarray | None:
+        """The first image of each piece that is best read at a stretch; None where it makes no difference."""
+        if not any(isinstance(part, ByRow) for part in self.parts):
+            return None
+        firsts = self._ends - [len(part) for part in self.parts]
+        starts = (part.starts if isinstance(part, ByRow) else np.zeros(1, np.int64) for part in self.parts)
+        return np.concatenate([first + each for first, each in zip(firsts, starts, strict=True)])
 
     def take(self, indices: np.ndarray | torch.Tensor | Sequence[int]) -> torch.Tensor:
         """The images at these indices, in this order, as a new uint8 tensor on the CPU."""
@@ -61,14 +78,24 @@ def _as_index(indices: np.ndarray | torch.Tensor | Sequence[int]) -> np.ndarray:
     return array.astype(np.int64, copy=False)
 
 
-def _rows(part: np.ndarray, index: np.ndarray) -> np.ndarray:
+def _rows(part: Pixels, index: np.ndarray) -> np.ndarray:
+    if isinstance(part, ByRow):
+        return part.take(index)
     # take() copies whole images, but would first copy all of an array that is not contiguous (a repeated grey channel).
     if part.flags.c_contiguous:
         return np.take(part, index, axis=0)
     return np.ascontiguousarray(part[index])
 
 
-def match(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
+@overload
+def match(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray: ...
+
+
+@overload
+def match(images: ByRow, shape: tuple[int, int, int]) -> ByRow: ...
+
+
+def match(images: Pixels, shape: tuple[int, int, int]) -> Pixels:
     """`images` with the channels of `shape`: grey repeated (without a copy), or luminance as Pillow's `L` has it.
 
     Sizes are not changed: resizing well needs the original files, so the loader is asked for it.
@@ -81,6 +108,8 @@ def match(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
     have = images.shape[1]
     if have == channels:
         return images
+    if isinstance(images, ByRow):
+        return images.changed(lambda rows: match(rows, shape), channels)
     if have == 1:
         return np.broadcast_to(images, (len(images), *shape))
     if have == 3 and channels == 1:

@@ -28,6 +28,7 @@ class PixelViews:
     ) -> None:
         self.images = on_device_if_it_fits(images, device)
         self.shape: tuple[int, ...] = images.shape
+        self.shards = images.shards
         self.augmenter, self.device = augmenter, device
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
 

@@ -47,17 +47,21 @@ class Stream:
             start, kept = next(entry for entry in reversed(self._sets) if entry[0] <= step)
         except StopIteration:
             raise ValueError(f"stream {self.name!r}: what step {step} drew from is no longer kept") from None
+        position = (step - start) * self.batch
+        batch = self._drawn(start, kept, position, position + self.batch)[rank::world]
+        return batch.copy() if kept is None else kept[batch]
+
+    def _drawn(self, start: int, kept: np.ndarray | None, position: int, end: int) -> np.ndarray:
+        """These positions of the endless row of permutations that begins at the step `start`."""
         size = self.size if kept is None else len(kept)
         length = size * -(-_BLOCK // size)
-        position, end = (step - start) * self.batch, (step - start + 1) * self.batch
         parts = []
         while position < end:
             number, first = divmod(position, length)
             part = self._block(start, number, size, length)[first : first + end - position]
             parts.append(part)
             position += len(part)
-        batch = (parts[0] if len(parts) == 1 else np.concatenate(parts))[rank::world]
-        return batch.copy() if kept is None else kept[batch]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _block(self, start: int, number: int, size: int, length: int) -> np.ndarray:
         """Whole permutations one after another; the latest two blocks are kept, as a batch may lie across them."""
@@ -66,10 +70,13 @@ class Stream:
             key = key_to_seed(self.seed, "stream", self.name, start, number)
             raw = np.random.Philox(key).random_raw(length).reshape(-1, size)  # stable under later NumPy versions
             block = np.argsort(raw, axis=1, kind="stable").reshape(-1)
-            while len(self._blocks) > 1:
-                del self._blocks[next(iter(self._blocks))]
-            self._blocks[start, number] = block
+            self._keep((start, number), block)
         return block
+
+    def _keep(self, key: tuple[int, int], block: np.ndarray) -> None:
+        while len(self._blocks) > 1:
+            del self._blocks[next(iter(self._blocks))]
+        self._blocks[key] = block
 
     def state(self) -> dict[str, np.ndarray]:
         """The rows drawn from and since when, for checkpoints; no rows stand for all, as none cannot be asked for."""

@@ -41,6 +41,8 @@ class ViewSource(Protocol):
     shape: tuple[int, ...]
     """Of one view: channels, height and width of pixels, or (D,) for stored features. What needs pixels asks this."""
     device: torch.device
+    shards: np.ndarray | None
+    """The first image of each piece that is best read at a stretch; None where it makes no difference."""
 
     def check(self, view: str) -> None:
         """Raise UserError, with a near miss, where the source cannot give this view."""

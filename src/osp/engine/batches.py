@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from osp.data.shard_stream import ShardStream
 from osp.data.split import Split
 from osp.data.stream import Stream
 from osp.data.view_source import Draw, ViewSource, to_device
@@ -49,7 +50,19 @@ class Feed:
                     self.views.check(view)
                 except UserError as error:
                     raise UserError(f"The method's stream {name!r}: {error}") from error
-            self.streams[name] = Stream(name, size, spec.batch, self.seed)
+            starts = self.shards_of(spec.part)
+            self.streams[name] = (
+                Stream(name, size, spec.batch, self.seed)
+                if starts is None
+                else ShardStream(name, size, spec.batch, self.seed, starts)
+            )
+
+    def shards_of(self, part: Part) -> np.ndarray | None:
+        """Where the shards begin among the rows of a part; None for what is small or does not lie in shards."""
+        if self.views.shards is None or part not in ("unlabeled", "joint"):
+            return None
+        known = 0 if part == "unlabeled" else len(self.index["labeled"])
+        return known + np.searchsorted(self.index["unlabeled"], self.views.shards)
 
     def batch(self, step: Step) -> Batch:
         """This process's slice of the step's global batch."""

@@ -158,7 +158,7 @@ def random_data(shape: tuple[int, int, int], classes: int, pool: int, folder: Pa
 def unsorted_images(plan: Plan, train: ImageSet, split: Split) -> bool:
     """Whether the pool has images of which nobody said whether they are ID: a pile, or loose ones beside classes."""
     if plan.ood_data is not None:
-        return plan.ood_data == "pile"
+        return get(plan.ood_data).unsorted
     return train.labels is not None and bool((train.labels[split.unlabeled] < 0).any())
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from osp.data.view_source import Draw
 from osp.engine.batches import Feed
+from osp.engine.large import rows_like
 from osp.engine.optim import AveragedWeights
 from osp.errors import UserError
 from osp.methods.base import Part
@@ -105,7 +106,7 @@ def map_images(
             results = result if isinstance(result, tuple) else (result,)
             # One tensor for all chunks: thousands of small ones would keep the allocator from giving back memory.
             if not collected:
-                collected = tuple(each.new_empty((len(index), *each.shape[1:]), device="cpu") for each in results)
+                collected = tuple(rows_like(each, len(index)) for each in results)
             for whole, value in zip(collected, results, strict=True):
                 if value.shape != (len(images), *whole.shape[1:]) or value.dtype != whole.dtype:
                     given, wanted = f"{tuple(value.shape)} {value.dtype}", f"{tuple(whole.shape[1:])} {whole.dtype}"

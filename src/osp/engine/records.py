@@ -1,13 +1,12 @@
-"""What a run says while it runs: lines of metrics.jsonl, the display, and TensorBoard where it was asked for."""
+"""What a run says while it runs: lines of metrics.jsonl, the display, and trackers where they were asked for."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from osp.engine.progress import Display
-from osp.errors import UserError
+from osp.engine.trackers import Trackers
 from osp.methods.base import Step
 from osp.runs.folder import RunFolder
 
@@ -18,31 +17,19 @@ UNSEEN = ("lr", "images_seen")
 class Records:
     """One place to which every number of a run goes."""
 
-    def __init__(self, folder: RunFolder, display: Display, tensorboard: bool = False) -> None:
+    def __init__(self, folder: RunFolder, display: Display) -> None:
         self.folder, self.display = folder, display
-        self._writer = tensorboard_writer(folder) if tensorboard else None
+        self.trackers = Trackers(display.say)
 
     def write(self, step: Step, done: int, kind: str, values: Mapping[str, float | None]) -> None:
         finite = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
         self.folder.append_metrics({"step": done, "kind": kind, "stage": step.stage.name, **finite})
         shown = {name: value for name, value in finite.items() if name not in UNSEEN}
         self.display.values(done, step.stage.name, shown)
-        if self._writer is not None:
-            for name, value in finite.items():
-                self._writer.add_scalar(f"{kind}/{name}", value, done)
+        self.trackers.write(done, kind, finite)
 
     def say(self, text: str) -> None:
         self.display.say(text)
 
     def close(self) -> None:
         self.display.end()
-        if self._writer is not None:
-            self._writer.close()
-
-
-def tensorboard_writer(folder: RunFolder) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise UserError("tensorboard: the extra is not installed; run `pip install 'osp[tensorboard]'`.") from None
-    return SummaryWriter(str(folder.path / "tensorboard"))

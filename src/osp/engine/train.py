@@ -26,6 +26,7 @@ from osp.engine.loop import Loop
 from osp.engine.progress import Display, Silent
 from osp.engine.records import Records
 from osp.engine.state import has_checkpoint, resume_run
+from osp.engine.trackers import check_trackers, tracked
 from osp.errors import UserError, user_path
 from osp.evaluate.predictions import Predictions
 from osp.evaluate.result import measure
@@ -89,6 +90,7 @@ def train(
         folder.check_free()
         plan = make_plan(recipe, custom_network=network is not None, progress=loading)
     check_device(plan.device, plan.precision)
+    check_trackers(plan)
     with process_settings(plan):
         return run_plan(plan, recipe, folder, resume, network, display, loading)
 
@@ -116,8 +118,6 @@ def run_plan(
             return Run(folder.path, finished, plan, None, network)
         if not folder.recipe.exists():
             write_text(folder.recipe, Recipe(**plan.recipe).dump())
-        if plan.tensorboard:
-            loop.records = Records(folder, display, tensorboard=True)
         if not folder.split.exists():
             data.split.save(folder.split)
         if not folder.data.exists():
@@ -127,8 +127,10 @@ def run_plan(
             display.say(f"Going on at step {loop.at.done} of {plan.steps}.")
         else:
             folder.rewind_metrics(0)  # of a run that was stopped before its first checkpoint
-        loop.run()
-        result = finish(loop, data)
+        with tracked(plan, folder, records.say) as records.trackers:
+            loop.run()
+            result = finish(loop, data)
+            records.trackers.result(loop.at.done, result)
     return Run(folder.path, result, plan, data, network)
 
 

@@ -40,7 +40,7 @@ IDENTITY = (
 """Fields that affect the result; the views follow from the method and its options. Folders, device, threads, layout,
 intervals and the words `preset` and `scale` say where and how it runs, or have become numbers."""
 
-FREE = ("device", "threads", "data_dir", "ood_dir", "tensorboard", "test_ood")
+FREE = ("device", "threads", "data_dir", "ood_dir", "tensorboard", "tracker", "test_ood")
 """What may differ when a run goes on."""
 
 CUSTOM = "custom"
@@ -89,6 +89,7 @@ class Plan(BaseModel):
     compile: bool = False
     threads: int | None = Field(None, ge=1)
     tensorboard: bool = False
+    tracker: tuple[str, ...] = ()
     versions: dict[str, str] = Field(default_factory=dict)
     recipe: dict[str, Any] = Field(default_factory=dict)
     """What was asked."""
@@ -213,6 +214,7 @@ def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None
         compile=bool(recipe.compile),
         threads=threads,
         tensorboard=bool(recipe.tensorboard),
+        tracker=recipe.tracker,
         versions=versions(method.version),
         recipe=recipe.asked(),
     )
@@ -279,14 +281,15 @@ def check_folders(data: str, recipe: Recipe) -> None:
 
     if recipe.ood_dir is not None and recipe.ood_data is None:
         raise UserError(
-            f"ood_dir {recipe.ood_dir}: say what is in it: ood_data=pile (unsorted images), or folder (classes)."
+            f"ood_dir {recipe.ood_dir}: say what is in it: ood_data=pile (unsorted images), shards (tar files of them) "
+            "or folder (classes)."
         )
     if recipe.ood_data is None:
         return
     if get(recipe.ood_data).unsorted and recipe.ood_ratio is not None:
         raise UserError(
-            f"ood_ratio {recipe.ood_ratio:g}: nobody knows which share of a pile is OOD. Leave it out, and all "
-            "its images are used; ood_count=N takes N of them."
+            f"ood_ratio {recipe.ood_ratio:g}: nobody knows which share of unsorted images is OOD. Leave it out, "
+            "and all of them are used; ood_count=N takes N of them."
         )
     same = get(data).own_folder and absolute(recipe.ood_dir) == absolute(recipe.data_dir)
     if get(recipe.ood_data).own_folder and (recipe.ood_dir is None or same):

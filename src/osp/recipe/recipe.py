@@ -18,6 +18,9 @@ from osp.recipe.reading import explain, read_fields
 
 Preset = Literal["default", "paper"]
 Scale = Literal["demo", "cpu", "paper"]
+TRACKERS = ("tensorboard", "wandb", "mlflow")
+ONLINE = ":online"
+"""Behind the name of a tracker that may send numbers elsewhere."""
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 
 
@@ -61,6 +64,8 @@ class Recipe(BaseModel):
     threads: int | None = Field(None, ge=1, description="CPU threads; torch's choice if not set")
     tensorboard: bool | None = Field(None, description="also write TensorBoard events (extra `tensorboard`)")
 
+    tracker: tuple[str, ...] = Field((), description="where numbers go besides metrics.jsonl: tensorboard,wandb,mlflow")
+
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
@@ -81,7 +86,18 @@ class Recipe(BaseModel):
             raise ValueError("it should be 'auto', 'cpu', 'cuda', 'cuda:1' or 'mps'")
         return value
 
-    @field_validator("test_ood", mode="before")
+    @field_validator("tracker")
+    @classmethod
+    def _trackers(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if name not in (*TRACKERS, f"wandb{ONLINE}", f"mlflow{ONLINE}"):
+                raise ValueError(
+                    f"there is no tracker {name!r}; choose from {', '.join(TRACKERS)}. wandb and mlflow stay in the "
+                    f"run's folder; wandb{ONLINE} and mlflow{ONLINE} go where these packages are set up to"
+                )
+        return value
+
+    @field_validator("test_ood", "tracker", mode="before")
     @classmethod
     def _several(cls, value: Any) -> Any:
         if isinstance(value, str):  # as on the command line
@@ -91,7 +107,7 @@ class Recipe(BaseModel):
     def asked(self) -> dict[str, Any]:
         """The fields that say something."""
         values = self.model_dump(mode="json")
-        empty = [key for key in ("options", "test_ood") if not values[key]]
+        empty = [key for key in ("options", "test_ood", "tracker") if not values[key]]
         return {key: value for key, value in values.items() if value is not None and key not in empty}
 
     def changed(self, **values: Any) -> Recipe:

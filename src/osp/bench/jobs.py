@@ -1,0 +1,94 @@
+"""Runs that are wanted: made from the cells of tables, each once, and written down for tasks that start elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from osp.bench.store import Store
+from osp.errors import UserError
+from osp.recipe import Plan, Recipe
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that is wanted."""
+
+    recipe: Recipe
+    plan: Plan
+    name: str
+    """Of its folder in the store."""
+    keys: Mapping[str, str] | None = None
+
+    def with_threads(self, threads: int) -> Job:
+        """On so many CPU threads, where nobody asked for a number."""
+        if self.recipe.threads is not None or self.plan.threads is not None:
+            return self
+        return Job(self.recipe.changed(threads=threads), self.plan, self.name, self.keys)
+
+    def anywhere(self) -> Job:
+        """With paths that mean the same in any working folder, as on another machine."""
+        from osp.methods.registry import is_file
+
+        places = {"data_dir": self.plan.data_dir, "ood_dir": self.plan.ood_dir}
+        if is_file(self.plan.method):
+            places["method"] = str(Path(self.plan.method).absolute())
+        return Job(self.recipe.changed(**places), self.plan, self.name, self.keys)
+
+    def fields(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        keys = None if self.keys is None else dict(self.keys)
+        return {
+            "name": self.name,
+            "recipe": self.recipe.asked(),
+            "plan": self.plan.model_dump(mode="json"),
+            "keys": keys,
+        }
+
+    @classmethod
+    def read(cls, fields: Mapping[str, Any]) -> Job:
+        """What `fields` gave."""
+        return cls(Recipe(**fields["recipe"]), Plan(**fields["plan"]), str(fields["name"]), fields["keys"])
+
+
+def jobs_for(store: Store, recipes: Sequence[Recipe], plans: Sequence[Plan], keys: KeyCache | None = None) -> list[Job]:
+    """The wanted runs, each once: tables share them."""
+    found: dict[str, Job] = {}
+    for recipe, plan in zip(recipes, plans, strict=True):
+        content = keys.of(plan) if keys is not None else None
+        name = store.folder_for(plan, content).path.name
+        if name in found:  # the same run for two tables: tested on what either of them wants
+            other = found[name]
+            both = tuple(sorted({*other.plan.test_ood, *plan.test_ood}))
+            recipe, plan = recipe.changed(test_ood=both), plan.changed(test_ood=both)
+        found[name] = Job(recipe, plan, name, content)
+    return list(found.values())
+
+
+def unfinished(store: Store, jobs: Sequence[Job]) -> list[Job]:
+    """Those of them that the store lacks."""
+    return [job for job in jobs if store.status(job.plan, job.keys) != "finished"]
+
+
+class KeyCache:
+    """Content keys of the images at hand, looked up once for each set; None where the images are not here."""
+
+    def __init__(self, store: Store) -> None:
+        self._known: dict[tuple[Any, ...], dict[str, str] | None] = {}
+        self._stored = {run.plan.data for run in store.runs()}
+
+    def of(self, plan: Plan) -> dict[str, str] | None:
+        if plan.data not in self._stored:
+            return None  # there is nothing to compare with
+        where = (plan.data, plan.data_dir, plan.image_size, plan.ood_data, plan.ood_dir)
+        key = (*where, plan.seed if plan.ood_data in ("gaussian", "uniform") else None)
+        if key not in self._known:
+            from osp.engine.data import content_keys
+
+            try:
+                self._known[key] = content_keys(plan)
+            except UserError:
+                self._known[key] = None
+        return self._known[key]

@@ -1,0 +1,72 @@
+"""`osp bench`: the paper's tables and figures from a store of runs, and what a step costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from osp.cli.bench import exporting, listing, measuring, running
+
+
+class Tables(TyperGroup):
+    """A name that is no command is a table, or the file of one."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        args = with_address(args)
+        if args and args[0].startswith("-") and args[0] not in ("-h", "--help"):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands:
+            args = ["run", *args]
+        return super().resolve_command(ctx, args)
+
+
+def with_address(words: list[str]) -> list[str]:
+    """`--ray` with the address that it may go without: a word behind it is one where it has a colon, else a table.
+
+    >>> with_address(["--ray", "table1"]), with_address(["table1", "--ray", "head:6379"])
+    (['--ray', 'auto', 'table1'], ['table1', '--ray', 'head:6379'])
+    """
+    found: list[str] = []
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        found.append(word)
+        if word == "--ray" and following != "auto" and ":" not in following:
+            found.append("auto")
+    return found
+
+
+app = typer.Typer(
+    cls=Tables,
+    help="Rerun the paper's tables and figures, or measure what a step costs.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.command(hidden=True)(running.run)
+app.command("list")(listing.list_tables)
+app.command()(listing.status)
+app.command()(exporting.export)
+app.command()(measuring.speed)
+app.command()(measuring.cost)
+
+
+@app.callback()
+def bench() -> None:
+    """The paper's tables and figures by one command; runs are kept and never repeated.
+
+    Examples:
+
+    - `osp bench list` (what there is, and how long it takes)
+
+    - `osp bench table1 --datasets digits --scale demo --seeds 0-1 --jobs 2`
+
+    - `osp bench table5 figure4a --data-dir DIR --seeds 0-4`
+
+    - `osp bench table1 --ray` or `--slurm` (on many machines; docs/scale.md)
+
+    - `osp bench mine.yaml` (a table of your own; docs/bench.md)
+    """

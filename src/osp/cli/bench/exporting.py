@@ -1,0 +1,54 @@
+"""`osp bench export`: finished runs for a repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from osp.cli.bench.options import (
+    DEFAULT_STORE,
+    DatasetsOption,
+    MethodsOption,
+    Names,
+    RatiosOption,
+    ScaleOption,
+    SeedsOption,
+    SetOption,
+    StoreOption,
+    choice_of,
+    open_store,
+)
+from osp.cli.text import say
+from osp.errors import user_path
+
+
+def export(
+    names: Names = None,
+    to: Annotated[Path, typer.Option(help="Folder of the small store.")] = Path("results"),
+    scale: ScaleOption = "cpu",
+    seeds: SeedsOption = "0",
+    methods: MethodsOption = None,
+    datasets: DatasetsOption = None,
+    ratios: RatiosOption = None,
+    settings: SetOption = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Copy the small files of finished runs (of these tables, or all) into a store without weights, for a repository.
+
+    Example: `osp bench export table1 --to results --seeds 0-4`
+    """
+    from osp.bench.export import export as copy
+    from osp.bench.grid import expand, find_grid
+    from osp.bench.output import fill
+    from osp.bench.store import Store
+
+    kept = open_store(store)
+    if names:
+        choice = choice_of(scale, seeds, methods, datasets, ratios, settings)
+        runs = [run for name in names for run in fill(kept, expand(find_grid(name), choice)).runs]
+    else:
+        runs = list(kept.runs())
+    target = Store(user_path(to))
+    say(f"{copy(runs, target)} of {len(runs)} runs are new in {target.root}.")

@@ -1,0 +1,122 @@
+"""`osp bench list` and `osp bench status`: what there is, what is done, how long the rest takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from osp.cli.bench.options import (
+    DEFAULT_STORE,
+    DatasetsOption,
+    JobsOption,
+    MethodsOption,
+    Names,
+    RatiosOption,
+    ScaleOption,
+    SeedsOption,
+    SetOption,
+    StoreOption,
+    choice_of,
+    open_store,
+)
+from osp.cli.text import columns, console, say
+from osp.errors import UserError
+
+if TYPE_CHECKING:
+    from osp.bench.grid import Table
+    from osp.bench.store import Store
+
+STATES = ("finished", "running", "interrupted", "failed", "damaged", "stale", "missing")
+
+
+def list_tables(
+    scale: ScaleOption = "cpu",
+    seeds: SeedsOption = "0",
+    datasets: DatasetsOption = None,
+    jobs: JobsOption = 1,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Explain every table and figure, with its number of runs and how long they will take here.
+
+    Example: `osp bench list --scale demo --datasets digits --seeds 0-4`
+    """
+    from osp.bench.expected import Expected, duration
+    from osp.bench.grid import expand, find_grid, names
+
+    kept = open_store(store)
+    expected = Expected(kept)
+    rows: list[tuple[object, ...]] = []
+    for name in names():
+        grid = find_grid(name)
+        try:
+            plans = expand(grid, choice_of(scale, seeds, datasets=datasets)).plans
+        except UserError:  # a table that is not about these data sets
+            continue
+        missing = [plan for plan in plans if kept.status(plan) != "finished"]
+        time = duration(expected.total(missing, jobs)) if missing else "-"
+        also = f" Also: {', '.join(grid.aliases)}." if grid.aliases else ""
+        state = f"{len(plans) - len(missing)}/{len(plans)}" if plans else "-"
+        rows.append((name, state, time, f"{grid.title}. {grid.about}{also}"))
+    console().print(columns(*rows, headings=("table", "done", "to do", "what it shows"), padding=(0, 1)))
+    say("\nOther commands: `osp bench speed`, `osp bench cost`, `osp bench status`, `osp bench export`.")
+
+
+def status(
+    names: Names = None,
+    scale: ScaleOption = "cpu",
+    seeds: SeedsOption = "0",
+    methods: MethodsOption = None,
+    datasets: DatasetsOption = None,
+    ratios: RatiosOption = None,
+    settings: SetOption = None,
+    jobs: JobsOption = 1,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Show which runs of these tables (of all, if none is named) are done, running, failed or stale, and the time left.
+
+    Example: `osp bench status table1 --scale demo --datasets digits --seeds 0-1`
+    """
+    from osp.bench.expected import Expected, duration
+    from osp.bench.grid import expand, find_grid
+    from osp.bench.grid import names as all_names
+
+    kept = open_store(store)
+    expected = Expected(kept)
+    rows: list[tuple[object, ...]] = []
+    failures: list[str] = []
+    for name in names or all_names():
+        grid = find_grid(name)
+        try:
+            table = expand(grid, choice_of(scale, seeds, methods, datasets, ratios, settings))
+        except UserError:
+            if names:
+                raise
+            continue
+        plans = {kept.folder_for(plan).path.name: plan for plan in table.plans}
+        states = {folder: kept.status(plan) for folder, plan in plans.items()}
+        left = [plan for folder, plan in plans.items() if states[folder] != "finished"]
+        if not plans or (not names and set(states.values()) == {"missing"}):
+            continue
+        counts = [sum(state == each for state in states.values()) for each in STATES]
+        rows.append((name, *counts, duration(expected.total(left, jobs)) if left else "-"))
+        for folder, plan in plans.items():
+            if states[folder] in ("failed", "damaged"):
+                reason = kept.failure(kept.folder_for(plan)) or "its result or plan is damaged; the next bench mends it"
+                failures.append(f"{folder}: {states[folder]}: {reason}")
+    if not rows:
+        say(f"The store {kept.root} has no runs of these tables.")
+        return
+    console().print(columns(*rows, headings=("table", *STATES, "time left"), padding=(0, 1)))
+    for line in dict.fromkeys(failures):
+        say(line)
+
+
+def list_runs(store: Store, tables: list[Table], jobs: int) -> None:
+    from osp.bench.expected import Expected, duration
+
+    plans = {store.folder_for(plan).path.name: plan for table in tables for plan in table.plans}
+    states = {name: store.status(plan) for name, plan in plans.items()}
+    rows = [(name, states[name], plan.network, f"{plan.steps:,} steps") for name, plan in plans.items()]
+    console().print(columns(*rows))
+    left = [plan for name, plan in plans.items() if states[name] != "finished"]
+    time = duration(Expected(store).total(left, jobs)) if left else "nothing"
+    say(f"{len(plans)} runs, {len(plans) - len(left)} done; to do: {time}.")

@@ -1,0 +1,49 @@
+"""`osp bench speed` and `osp bench cost`: what a step costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from osp.cli.text import say, tell
+
+
+def speed(
+    out: Annotated[Path, typer.Option(help="Folder for speed.json and speed.png.")] = Path("runs/bench"),
+    network: Annotated[list[str] | None, typer.Option(help="cnn or wrn-28-2; repeatable; both if not given.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Repetitions; the table shows their median.")] = 5,
+    growth: Annotated[bool, typer.Option(help="Also measure by batch size, classes and size of the pool.")] = True,
+) -> None:
+    """What a step of OSP costs, against its bare computation and against published code. Takes some minutes.
+
+    Example: `osp bench speed --network cnn --no-growth`
+    """
+    from osp.bench.speed import run, table
+    from osp.bench.workload import CASES
+
+    _report(run(network or list(CASES), repeats, out, growth, tell), table)
+    say(f"\n{out / 'speed.json'}   {out / 'speed.png'}")
+
+
+def cost(
+    methods: Annotated[list[str] | None, typer.Argument(help="Methods; all if not given.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for cost.json.")] = Path("runs/bench"),
+    repeats: Annotated[int, typer.Option(min=1, help="Repetitions; the table shows their median.")] = 5,
+) -> None:
+    """What a step of each method costs, in images and in time relative to Supervised.
+
+    Example: `osp bench cost fixmatch osp`
+    """
+    from osp.bench.cost import run, table
+
+    _report(run(methods or [], repeats, out, tell), table)
+    say(f"\n{out / 'cost.json'}")
+
+
+def _report(found: dict[str, Any], table: Any) -> None:
+    for key, value in found["machine"].items():
+        say(f"{key}: {value}")
+    say()
+    say(table(found))

@@ -1,0 +1,212 @@
+"""`osp bench TABLE...`: run what is missing of tables, here or on a cluster, and show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from osp.cli.bench.listing import list_runs
+from osp.cli.bench.options import (
+    DEFAULT_OUT,
+    DEFAULT_STORE,
+    DatasetsOption,
+    JobsOption,
+    MethodsOption,
+    Names,
+    RatiosOption,
+    ScaleOption,
+    SeedsOption,
+    SetOption,
+    StoreOption,
+    choice_of,
+    open_store,
+)
+from osp.cli.bench.showing import show
+from osp.cli.text import complain, say, tell
+from osp.errors import UserError, user_path
+
+if TYPE_CHECKING:
+    from osp.bench.grid import Table
+    from osp.bench.jobs import Job, KeyCache
+    from osp.bench.run import Machines, Outcome
+    from osp.bench.store import Store
+
+DataDirOption = Annotated[str | None, typer.Option(help="Folder of the data; else OSP_DATA, else your cache folder.")]
+IdCountOption = Annotated[int | None, typer.Option(help="Unlabelled ID images, in place of a total.")]
+OodCountOption = Annotated[int | None, typer.Option(help="Unlabelled OOD images, in place of a ratio.")]
+TestOodOption = Annotated[str | None, typer.Option(help="Test on these OOD sets too: uniform,gaussian.")]
+ValOption = Annotated[int | None, typer.Option(help="Validation images per class; 0 for none.")]
+RayOption = Annotated[
+    str | None,
+    typer.Option(metavar="[ADDRESS]", help="Run on a Ray cluster: this machine's, or the one at HOST:PORT."),
+]
+SlurmOption = Annotated[bool, typer.Option("--slurm", help="Submit the missing runs to Slurm and return at once.")]
+CpusOption = Annotated[int, typer.Option(min=1, help="With --ray or --slurm: cores of each run.")]
+GpusOption = Annotated[
+    float | None, typer.Option(min=0, help="With --ray or --slurm: GPUs of each run; --ray takes one where there are.")
+]
+
+
+@dataclass(frozen=True)
+class Where:
+    """On which machines runs are carried out."""
+
+    jobs: int = 1
+    ray: str | None = None
+    slurm: bool = False
+    cpus: int = 1
+    gpus: float | None = None
+
+
+def run(
+    names: Names = None,
+    scale: ScaleOption = "cpu",
+    seeds: SeedsOption = "0",
+    methods: MethodsOption = None,
+    datasets: DatasetsOption = None,
+    ratios: RatiosOption = None,
+    settings: SetOption = None,
+    measure: Annotated[str | None, typer.Option(help="Numbers to show: accuracy,open_accuracy,...")] = None,
+    id_count: IdCountOption = None,
+    ood_count: OodCountOption = None,
+    val_per_class: ValOption = None,
+    test_ood: TestOodOption = None,
+    data_dir: DataDirOption = None,
+    jobs: JobsOption = 1,
+    ray: RayOption = None,
+    slurm: SlurmOption = False,
+    cpus: CpusOption = 1,
+    gpus: GpusOption = None,
+    store: StoreOption = DEFAULT_STORE,
+    out: Annotated[Path, typer.Option(help="Folder for tables, figures and the page.")] = DEFAULT_OUT,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and their state; run nothing.")] = False,
+    no_run: Annotated[bool, typer.Option("--no-run", help="Show what the store has; run nothing.")] = False,
+) -> None:
+    """Run what is missing of these tables and figures, then show and write them.
+
+    Finished runs are not repeated, interrupted ones go on, failed ones are tried again.
+    """
+    from osp.bench.grid import check_measure, expand, find_grid, words_of
+    from osp.bench.jobs import KeyCache
+    from osp.bench.output import fill
+
+    fields = _fields(data_dir, id_count, ood_count, val_per_class, test_ood)
+    choice = choice_of(scale, seeds, methods, datasets, ratios, settings, fields)
+    if ray is not None and slurm:
+        raise UserError("--ray and --slurm: runs go to one of them; leave the other out.")
+    if not names:
+        raise UserError("Name a table: `osp bench list` shows them.")
+    measures = words_of(measure)
+    try:
+        for each in measures:
+            check_measure(each)
+    except ValueError as error:
+        raise UserError(f"--measure: {error}.") from None
+    tables = [expand(find_grid(name), choice) for name in names]
+    kept, target = open_store(store), user_path(out)
+    if dry_run:
+        list_runs(kept, tables, jobs)
+        return
+    keys = KeyCache(kept)
+    stopped, failed = False, False
+    if not no_run:
+        wanted = _missing(kept, tables, keys)
+        if slurm:
+            _submit(kept, wanted, names, Where(jobs, ray, slurm, cpus, gpus))
+            return
+        outcome = _carry_out(kept, wanted, Where(jobs, ray, slurm, cpus, gpus))
+        stopped, failed = outcome.stopped, bool(outcome.failed)
+    for table in tables:
+        shown = measures or (table.grid.measure, *table.grid.also, *_other_measures(table))
+        show(table, [fill(kept, table, each, keys) for each in shown], target, len(measures))
+    if stopped:
+        complain("Stopped; everything is saved. The same command goes on.")
+        raise typer.Exit(130)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _fields(
+    data_dir: str | None, id_count: int | None, ood_count: int | None, val_per_class: int | None, test_ood: str | None
+) -> dict[str, Any]:
+    given = {
+        "data_dir": data_dir,
+        "id_count": id_count,
+        "ood_count": ood_count,
+        "val_per_class": val_per_class,
+        "test_ood": test_ood,
+    }
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _other_measures(table: Table) -> list[str]:
+    """A column for each OOD set that was not in the pool."""
+    names = dict.fromkeys(name for plan in table.plans for name in plan.test_ood)
+    return [f"other_ood.{name}.{kind}" for name in names for kind in ("auroc", "fpr95")]
+
+
+def _missing(store: Store, tables: list[Table], keys: KeyCache) -> list[Job]:
+    """The runs of these tables, each once."""
+    from osp.bench.jobs import jobs_for
+    from osp.cli.lists import check_environment
+
+    check_environment()
+    recipes = [recipe for table in tables for recipe in table.recipes]
+    return jobs_for(store, recipes, [plan for table in tables for plan in table.plans], keys)
+
+
+def _carry_out(store: Store, wanted: list[Job], where: Where) -> Outcome:
+    """Run what is missing, and say what failed."""
+    from osp.bench.expected import Expected, duration
+    from osp.bench.run import run_jobs
+
+    expected = Expected(store)
+    with _machines(store, wanted, where) as (machines, at_a_time):
+
+        def left(waiting: list[Job]) -> str:
+            seconds = expected.total((job.plan for job in waiting), min(at_a_time, max(len(waiting), 1)))
+            return f", about {duration(seconds)} left" if waiting else ""
+
+        outcome = run_jobs(store, wanted, machines, tell, left)
+    for name, reason in outcome.failed.items():
+        complain(f"{name} failed: {reason} (log: {store.log(name)})")
+    return outcome
+
+
+@contextmanager
+def _machines(store: Store, wanted: list[Job], where: Where) -> Iterator[tuple[Machines, int]]:
+    """Where runs are carried out, and how many at a time. A cluster is only asked for when there is something to do."""
+    from osp.bench.jobs import unfinished
+    from osp.bench.local import Processes
+
+    if where.ray is None or not unfinished(store, wanted):
+        yield Processes(store, where.jobs), where.jobs
+        return
+    from osp.bench.on_ray import ray_nodes
+
+    with ray_nodes(store, where.ray, where.cpus, where.gpus) as (nodes, about, at_a_time):
+        tell(about)
+        yield nodes, at_a_time
+
+
+def _submit(store: Store, wanted: list[Job], names: list[str], where: Where) -> None:
+    """Hand what is missing to Slurm."""
+    from osp.bench.jobs import unfinished
+    from osp.bench.slurm import submit
+
+    missing = unfinished(store, wanted)
+    if not missing:
+        say(f"All {len(wanted)} runs are done; nothing was submitted.")
+        return
+    done = submit(store, missing, "-".join(Path(name).stem for name in names), where.cpus, where.gpus, where.jobs)
+    say(f"{len(missing)} of {len(wanted)} runs to do.")
+    if done.job is None:
+        say(f"There is no sbatch here. Submit it where there is one: sbatch {done.script}")
+    else:
+        say(f"{done.script}\n{done.job}")
+    say("The same command with --no-run in place of --slurm shows what is there.")

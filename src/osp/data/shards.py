@@ -1,0 +1,206 @@
+"""Tar shards read by row: where each image lies is found once and kept; the images stay in the shards.
+
+The first look at a folder of shards goes through all of them, checks every image by decoding it, and writes an index
+(offset and length, 16 bytes an image) into the cache, where it is mapped from then on. What is no readable image is
+left out of it. Nothing is unpacked, no name in a shard is used as a path, and links or devices in one are refused.
+"""
+
+from __future__ import annotations
+
+import os
+import tarfile
+import warnings
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from osp.data import cache
+from osp.data.by_row import ByRow
+from osp.data.decode import Unreadable, decode
+from osp.data.decode_pool import decode_all
+from osp.data.imageset import PixelKey
+from osp.data.listing import EXTENSIONS
+from osp.data.source import Progress
+from osp.data.sources.base import histogram, moments_of_histogram
+from osp.errors import UserError
+
+PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+LARGEST_FILE = 256 << 20
+"""Bytes of an image file above which it is not read."""
+OPEN_FILES = 64
+LISTED = 100
+"""Files that could not be read and are named; of the others only the number is kept."""
+
+
+class Shard(NamedTuple):
+    """A file, and what shows that it was changed."""
+
+    path: str
+    size: int
+    modified: int
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """The images of a folder of shards."""
+
+    images: ByRow
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    pixels: str
+    skipped: tuple[tuple[str, str], ...]
+
+
+def find_shards(root: Path) -> list[Shard]:
+    """The tar files in a folder, by name; links lead to what they lead to."""
+    names = sorted(entry.name for entry in os.scandir(root) if not entry.name.startswith("."))
+    packed = [name for name in names if name.lower().endswith(PACKED)]
+    if packed:
+        raise UserError(
+            f"{root / packed[0]} is compressed: images cannot be read by row. Decompress it to a .tar file."
+        )
+    paths = [root / name for name in names if name.lower().endswith(".tar")]
+    if not paths:
+        raise UserError(f"There is no shard in {root}: files NAME.tar that hold images.")
+    found = []
+    for path in paths:
+        status = path.stat()
+        if not path.is_file():
+            raise UserError(f"{path} is no file; shards are tar files.")
+        found.append(Shard(str(path), status.st_size, status.st_mtime_ns))
+    return found
+
+
+def index_shards(root: Path, shards: Sequence[Shard], size: int, progress: Progress | None) -> Indexed:
+    """The images of these shards at size x size; the index is made at the first call and when a shard has changed."""
+    mark = cache.digest(*((os.path.basename(shard.path), shard.size, shard.modified) for shard in shards))
+
+    def build(writer: cache.ArrayWriter) -> dict[str, Any]:
+        return _index(writer, shards, size, progress)
+
+    entry = cache.cached("shards", f"{root}|{size}", mark, (16,), build)
+    notes = entry.notes
+    places = entry.images.view("<i8")  # rows of 16 bytes: offset and length
+    skipped = tuple((str(name), str(reason)) for name, reason in notes["skipped"])
+    if notes["unreadable"]:
+        named = "; ".join(f"{name}: {reason}" for name, reason in skipped[:5])
+        warnings.warn(
+            f"{notes['unreadable']} images in the shards of {root} could not be read and were left out ({named}).",
+            stacklevel=2,
+        )
+    images = ShardImages(shards, np.array(notes["counts"], np.int64), places, size)
+    return Indexed(images, tuple(notes["mean"]), tuple(notes["std"]), str(notes["pixels"]), skipped)
+
+
+def _index(writer: cache.ArrayWriter, shards: Sequence[Shard], size: int, progress: Progress | None) -> dict[str, Any]:
+    """Go through all shards once; one shard's list is in memory at a time."""
+    key, levels = PixelKey(), np.zeros((3, 256), np.int64)
+    counts: list[int] = []
+    skipped: list[tuple[str, str]] = []
+    unreadable = done = 0
+    total = sum(shard.size for shard in shards)
+    for shard in shards:
+        names, places = _list(shard)
+        begun, row, found = writer.rows, 0, os.path.basename(shard.path)
+        for images, missing in decode_all([(shard.path, *place) for place in places], size):
+            wrong = dict(missing)
+            rows = range(row, row + len(images) + len(missing))
+            kept = [places[i] for i in rows if i not in wrong]
+            writer.append(np.array(kept, "<i8").reshape(-1, 2).view(np.uint8))
+            skipped += [(f"{found}/{names[i]}", reason) for i, reason in missing][: max(LISTED - len(skipped), 0)]
+            key.update(images)
+            levels += histogram(images)
+            row, unreadable = rows.stop, unreadable + len(missing)
+            if progress:
+                progress(done + shard.size * row // max(len(places), 1), total, f"Indexing {found}")
+        counts.append(writer.rows - begun)
+        done += shard.size
+    mean, std = moments_of_histogram(levels)
+    pixels = key.hexdigest()
+    return {
+        "counts": counts, "skipped": skipped, "unreadable": unreadable, "mean": mean, "std": std, "pixels": pixels,
+    }  # fmt: skip
+
+
+def _list(shard: Shard) -> tuple[list[str], list[tuple[int, int]]]:
+    """Names of the images in a shard, and where each lies."""
+    names, places = [], []
+    for member in members(shard):
+        if member.name.lower().endswith(EXTENSIONS):
+            names.append(member.name)
+            places.append((member.offset_data, member.size))
+    return names, places
+
+
+def members(shard: Shard) -> Iterator[tarfile.TarInfo]:
+    """The files in a shard, from their headers alone."""
+    try:
+        with open(shard.path, "rb") as raw, tarfile.open(fileobj=raw, mode="r:") as tar:
+            for member in tar:
+                tar.members = []  # type: ignore[attr-defined]  # else the headers of all files stay in memory
+                if member.isdir():
+                    continue
+                if not member.isreg() or member.issparse():
+                    raise UserError(f"{shard.path} holds {member.name!r}, a link, device or sparse file. Pack it anew.")
+                if member.offset_data + member.size > shard.size:
+                    raise UserError(f"{shard.path} ({shard.size:,} bytes) is cut short. Fetch or pack it again.")
+                if member.size > LARGEST_FILE:
+                    raise UserError(
+                        f"{shard.path} holds {member.name!r} of {member.size:,} bytes: no image to train on."
+                    )
+                yield member
+    except (tarfile.TarError, EOFError) as error:
+        raise UserError(f"{shard.path} is damaged or no tar file: {error}. Fetch or pack it again.") from None
+
+
+class ShardImages(ByRow):
+    """Images of shards by row, decoded when they are asked for."""
+
+    def __init__(self, shards: Sequence[Shard], counts: np.ndarray, places: np.ndarray, size: int) -> None:
+        super().__init__((len(places), 3, size, size))
+        self._shards, self._places, self._size = shards, places, size
+        self.starts = np.cumsum(counts) - counts
+        self._open: OrderedDict[int, int] = OrderedDict()
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        out = np.empty((len(rows), *self.shape[1:]), np.uint8)
+        owners = np.searchsorted(self.starts, rows, side="right") - 1
+        for position in np.argsort(rows, kind="stable"):  # as they lie on the disk
+            out[position] = self._image(int(owners[position]), int(rows[position]))
+        return out
+
+    def _image(self, owner: int, row: int) -> np.ndarray:
+        offset, length = (int(number) for number in self._places[row])
+        try:
+            return decode(os.pread(self._file(owner), length, offset), self._size)
+        except (OSError, Unreadable) as error:
+            raise UserError(
+                f"{self._shards[owner].path}: the image at byte {offset} can no longer be read ({error}). Put the "
+                "shard back as it was, or start a new run."
+            ) from None
+
+    def _file(self, owner: int) -> int:
+        """The open shard, of which only some are kept open."""
+        if owner in self._open:
+            self._open.move_to_end(owner)
+            return self._open[owner]
+        shard = self._shards[owner]
+        file = os.open(shard.path, os.O_RDONLY)
+        status = os.fstat(file)
+        if (status.st_size, status.st_mtime_ns) != (shard.size, shard.modified):
+            os.close(file)
+            raise UserError(
+                f"{shard.path} has changed since it was opened. Start anew with the shards as they are now."
+            )
+        self._open[owner] = file
+        if len(self._open) > OPEN_FILES:
+            os.close(self._open.popitem(last=False)[1])
+        return file
+
+    def __del__(self) -> None:
+        for file in getattr(self, "_open", {}).values():
+            os.close(file)
