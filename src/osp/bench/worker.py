@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,26 @@ def main() -> int:
     fields = json.loads(sys.stdin.read())
     threading.Thread(target=follow, args=(parent,), daemon=True).start()
     return work(store, name, fields)
+
+
+def forked(root: Path, name: str, fields: dict[str, Any], log: Path) -> None:
+    """The same in a process that was forked from one which has everything loaded."""
+    os.setsid()  # a session of its own: Ctrl-C reaches it once, from the bench
+    sys.stdout.flush()
+    with open(log, "ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    threading.Thread(target=follow, args=(os.getppid(),), daemon=True).start()
+    sys.exit(told(lambda: work(root, name, fields)))
+
+
+def told(job: Callable[[], int]) -> int:
+    """The exit code of a job; a mistake of the user's is said in a sentence."""
+    try:
+        return job()
+    except UserError as error:
+        print(f"osp: {error}", file=sys.stderr)
+        return FAILED
 
 
 def follow(parent: int) -> None:
@@ -134,8 +155,4 @@ def machine() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except UserError as error:
-        print(f"osp: {error}", file=sys.stderr)
-        sys.exit(FAILED)
+    sys.exit(told(main))
