@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from osp.engine.progress import Display
+from osp.distributed import first
+from osp.engine.progress import Display, Silent
 from osp.errors import UserError
 from osp.methods.base import Step
 from osp.runs.folder import RunFolder
@@ -16,13 +17,15 @@ UNSEEN = ("lr", "images_seen")
 
 
 class Records:
-    """One place to which every number of a run goes."""
+    """One place to which every number of a run goes. Of several processes the first one writes and speaks."""
 
     def __init__(self, folder: RunFolder, display: Display, tensorboard: bool = False) -> None:
-        self.folder, self.display = folder, display
-        self._writer = tensorboard_writer(folder) if tensorboard else None
+        self.folder, self.display = folder, display if first() else Silent()
+        self._writer = tensorboard_writer(folder) if tensorboard and first() else None
 
     def write(self, step: Step, done: int, kind: str, values: Mapping[str, float | None]) -> None:
+        if not first():
+            return
         finite = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
         self.folder.append_metrics({"step": done, "kind": kind, "stage": step.stage.name, **finite})
         shown = {name: value for name, value in finite.items() if name not in UNSEEN}
