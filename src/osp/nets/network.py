@@ -101,9 +101,8 @@ class Network(nn.Module):
         found: list[Tensor] = [images] * own
         try:
             set_slot(self.encoder, slot, slots)
-            for number in range(
-                own
-            ):  # pass `slot + number * slots`: row i is in it if rank + i world = that (mod passes)
+            for number in range(own):
+                # Row i is in pass slot + number · slots if that is rank + i · world modulo the passes.
                 start = (number - rank // slots) * pow(world // slots, -1, own) % own
                 found[start] = self.encoder(images[start::own])
         finally:
