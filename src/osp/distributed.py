@@ -95,9 +95,14 @@ def joined() -> Iterator[None]:
         yield
     except BaseException:
         if backend() == "gloo":  # at once, so that the others need not wait; NCCL would wait for them
-            dist.destroy_process_group()
+            _part()
         raise
-    dist.destroy_process_group()
+    _part()
+
+
+def _part() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def backend() -> str:

@@ -32,10 +32,13 @@ Case = Mapping[str, Any]
 
 def in_two(function: Callable[..., None], *arguments: Any) -> Any:
     """Start `function(*arguments)` in two processes that know each other; the result has `join`."""
+    return spawn(_joined, (free_port(), function, arguments), nprocs=PROCESSES, join=False)  # type: ignore[no-untyped-call]
+
+
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    return spawn(_joined, (port, function, arguments), nprocs=PROCESSES, join=False)  # type: ignore[no-untyped-call]
+        return int(free.getsockname()[1])
 
 
 def _joined(number: int, port: int, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -80,6 +83,3 @@ def state_of(loop: Loop) -> dict[str, Tensor]:
         **{f"averaged {number}": value for number, value in enumerate(averaged)},
         **{f"stream {name}": value for name, value in loop.feed.state().items()},
     }
-
-
-
