@@ -141,7 +141,7 @@ def test_ranks_that_see_other_images_are_refused(tmp_path: Path) -> None:
     wait_for(in_two(see_other_images, tmp_path))
 
 
-def test_the_reason_is_the_rank_that_did_not_merely_lose_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_reason_is_the_rank_that_did_not_merely_lose_the_others() -> None:
     def ended(exitcode: int, timestamp: int) -> SimpleNamespace:
         return SimpleNamespace(exitcode=exitcode, timestamp=timestamp)
 
@@ -171,6 +171,6 @@ def test_devices_that_processes_cannot_share_are_told(monkeypatch: pytest.Monkey
         with pytest.raises(UserError, match=f"device: {device} is one device; for 2 processes use cuda, cpu or auto"):
             check_several(device, 2)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(UserError, match="3 processes were started here, but this machine has 1 CUDA device. Start 1"):
+    with pytest.raises(UserError, match=r"3 processes were started here, but this machine has 1 CUDA device\. Start 1"):
         check_several("auto", 3)
     check_several("cpu", 3)

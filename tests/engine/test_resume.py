@@ -17,8 +17,8 @@ import torch
 from small_runs import TiedNet, assert_same_run, everything, result, small
 from torch import nn
 
-import osp.engine.loop as loop_module
 import osp.engine.finish as finish_module
+import osp.engine.loop as loop_module
 from helpers.runs import Recorder, Stopper, run, weights
 from osp import Recipe, UserError
 from osp.engine.checkpoint import load_checkpoint

@@ -56,10 +56,18 @@ def wait_for(both: Any) -> None:
 
 
 def train_cases(folder: Path, cases: Mapping[str, Case]) -> None:
-    """Run each case to its end, without the final test, and leave its state in `folder/RANK/name.pt`."""
+    """Run each case to its end, without the final test, and leave its state in `folder/RANK/name.pt`.
+
+    A case with `first` ends after so many steps, within its first stage.
+    """
     for name, case in cases.items():
-        loop = loop_of(folder / name, case)
-        loop.run()
+        loop = loop_of(folder / name, {key: value for key, value in case.items() if key != "first"})
+        if "first" in case:
+            loop.begin_stage(loop.timetable.step(0))
+            for index in range(case["first"]):
+                loop.advance(loop.timetable.step(index))
+        else:
+            loop.run()
         place = folder / str(distributed.rank()) / f"{name}.pt"
         place.parent.mkdir(parents=True, exist_ok=True)
         torch.save(state_of(loop), place)
