@@ -107,9 +107,8 @@ def test_two_processes_end_where_one_does(name: str, runs: Path) -> None:
                 assert torch.equal(found, wanted), key
             else:
                 scale = max(1.0, float(wanted.abs().max())) if wanted.numel() else 1.0
-                torch.testing.assert_close(
-                    found, wanted, rtol=0, atol=tolerance * scale, msg=lambda text: f"{key}: {text}"
-                )
+                assert found.shape == wanted.shape, key
+                assert float((found - wanted).abs().max() if found.numel() else 0) <= tolerance * scale, key
 
 
 @pytest.mark.parametrize("name", CASES)
