@@ -5,8 +5,8 @@ once in two that run beside it. Thresholds are low, so that every mechanism is a
 
 What is exact: whatever is a whole number or a decision (partitions, pseudo-labels, ids in the bank, rows drawn from).
 Numbers agree to `TOLERANCE` of the largest in their tensor (of 1 if that is larger): sums of single-precision numbers
-are taken in another order, and training enlarges the difference from step to step. VAT's adversarial direction is found
-from differences of nearly equal predictions and enlarges it more.
+are taken in another order, and training enlarges the difference from step to step. VAT's direction is sought with a
+long step (ξ = 1): with the usual short one it comes from differences of nearly equal predictions, that is from rounding.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from helpers.pairs import PROCESSES, in_two, loop_of, train_cases, wait_for
 from osp.methods.registry import available
 from osp.runs.folder import RunFolder
 
-TOLERANCE = {"vat": 2e-2}
-USUAL_TOLERANCE = 5e-4
+TOLERANCE = 1e-4
 
 
 def case(method: str, steps: int = 6, group: int = 20, **options: Any) -> dict[str, Any]:
     options = {"batch": 16, "mu": 2, "lr": 0.01, **options}
     if method == "supervised":
         options.pop("mu")
-    return {"method": method, "network": "small", "steps": steps, "group": group, "options": options}
+    return {"method": method, "steps": steps, "group": group, "options": options}
 
 
 T2T = {"pool_batch": 8, "pretrain_share": 0.34, "pretrain_lr": 0.01, "refresh": 0.5, "threshold": 0.2, "ramp": 0.0}
@@ -65,7 +64,7 @@ CASES = {
     "t2t": case("t2t", **T2T),
     "uasd": case("uasd", start=0.2, ramp=0.0, refresh=0.3),
     "uda": case("uda", threshold=0.3, least_share=0.1),
-    "vat": case("vat", ramp=0.0),
+    "vat": case("vat", ramp=0.0, xi=1.0),
 }
 
 
@@ -96,7 +95,6 @@ def test_every_method_is_here() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_two_processes_end_where_one_does(name: str, runs: Path) -> None:
-    tolerance = TOLERANCE.get(name, USUAL_TOLERANCE)
     alone = state(runs / "one", 0, name)
     for rank in range(PROCESSES):
         shared = state(runs / "two", rank, name)
@@ -108,7 +106,7 @@ def test_two_processes_end_where_one_does(name: str, runs: Path) -> None:
             else:
                 scale = max(1.0, float(wanted.abs().max())) if wanted.numel() else 1.0
                 assert found.shape == wanted.shape, key
-                assert float((found - wanted).abs().max() if found.numel() else 0) <= tolerance * scale, key
+                assert float((found - wanted).abs().max() if found.numel() else 0) <= TOLERANCE * scale, key
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -120,7 +118,7 @@ def test_two_processes_write_the_losses_of_one_once(name: str, runs: Path) -> No
     assert [(line["step"], line["kind"]) for line in shared] == [(line["step"], line["kind"]) for line in alone]
     for one, two in zip(alone, shared, strict=True):
         if one["kind"] == "train":
-            assert two["loss"] == pytest.approx(one["loss"], rel=TOLERANCE.get(name, USUAL_TOLERANCE))
+            assert two["loss"] == pytest.approx(one["loss"], rel=TOLERANCE)
             assert two["images_seen"] == one["images_seen"]
 
 
