@@ -6,7 +6,7 @@ once in two that run beside it. Thresholds are low, so that every mechanism is a
 What is exact: whatever is a whole number or a decision (partitions, pseudo-labels, ids in the bank, rows drawn from).
 Numbers agree to `TOLERANCE` of the largest in their tensor (of 1 if that is larger): sums of single-precision numbers
 are taken in another order, and training enlarges the difference from step to step. VAT's direction is sought with a
-long step (ξ = 1): with the usual short one it comes from differences of nearly equal predictions, that is from rounding.
+long step (ξ = 1): with the usual short one it comes from differences of nearly equal predictions, so from rounding.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from helpers.pairs import PROCESSES, in_two, loop_of, train_cases, wait_for
 from osp.methods.registry import available
 from osp.runs.folder import RunFolder
 
-TOLERANCE = 1e-4
+TOLERANCE = 1e-5
 
 
 def case(method: str, steps: int = 6, group: int = 20, **options: Any) -> dict[str, Any]:
