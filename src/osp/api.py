@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from osp.distributed import started_rank
 from osp.engine import train as engine
 from osp.engine.data import Data
 from osp.engine.progress import Display, shown
@@ -29,7 +30,7 @@ def train(
     recipe's network by a torch module of your own that turns images into feature vectors. Progress is shown on
     stderr unless `progress=False`; `display` and `loading` replace what shows it (`osp.engine.progress`).
     """
-    with shown(progress and display is None) as own:
+    with shown(progress and display is None and started_rank() == 0) as own:
         run = engine.train(
             recipe, out, resume=resume, network=network, display=display or own, loading=loading or own.loading
         )

@@ -17,8 +17,8 @@ import torch
 from small_runs import TiedNet, assert_same_run, everything, result, small
 from torch import nn
 
+import osp.engine.finish as finish_module
 import osp.engine.loop as loop_module
-import osp.engine.train as train_module
 from helpers.runs import Recorder, Stopper, run, weights
 from osp import Recipe, UserError
 from osp.engine.checkpoint import load_checkpoint
@@ -128,7 +128,7 @@ def test_a_run_that_breaks_off_before_its_result_is_written_is_taken_up(
         if final_model_written:
             patch.setattr(RunFolder, "write_result", broken)
         else:
-            patch.setattr(train_module, "save_predictor", broken)
+            patch.setattr(finish_module, "save_predictor", broken)
             patch.setattr(Loop, "evaluate", lambda self, step: None)
         with pytest.raises(SystemError):
             run(recipe, tmp_path / "run")

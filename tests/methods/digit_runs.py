@@ -98,6 +98,11 @@ class FakePool:
         columns = zip(*(each if isinstance(each, tuple) else (each,) for each in chunks), strict=True)
         return tuple(torch.cat(column) for column in columns)
 
+    def each(self, function: Any, take: Any, part: str = "unlabeled", rows: Tensor | None = None) -> None:
+        rows = torch.arange(len(self.images)) if rows is None else rows
+        for chunk in torch.tensor_split(rows, 3):
+            take(chunk, *self.map(function, part, chunk))
+
     def labels(self, part: str) -> Tensor:
         raise AssertionError("these methods ask for no labels")
 

@@ -54,6 +54,9 @@ class Restrictions:
     def map(self, *arguments: Any, **more: Any) -> Any:
         raise AssertionError("predictions are those of training")
 
+    def each(self, *arguments: Any, **more: Any) -> None:
+        raise AssertionError("nothing here is taken chunk by chunk")
+
     def labels(self, part: str) -> Tensor:
         raise AssertionError("no labels are needed")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 
 from osp.cli.lists import check_environment
 from osp.cli.text import columns, complain, console, plain, say
-from osp.errors import user_path
+from osp.errors import UserError, user_path
 
 if TYPE_CHECKING:
     from osp.recipe import Recipe
@@ -86,6 +87,12 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/DATA-METHOD-...")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    devices: Annotated[
+        int | None, typer.Option(min=1, help="GPUs of this machine (without any: processes) that share the run.")
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Machines that share it: start this on each, MASTER_ADDR naming one.")
+    ] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP)] = None,
 ) -> None:
     """Train a classifier from a few labelled images and a pool of unlabelled ones, and test it.
@@ -135,31 +142,81 @@ def train(
         if method is None:
             without_code(fields, source)
     fields = apply_assignments({**fields, **given}, settings or [])
-    run = run_shown(Recipe(**fields), folder, resume)
-    print_result(run.result)
-    say(f"Run: {run.path}   picture: {run.path / 'result.png'}")
+    recipe = Recipe(**fields)
+    start_processes(recipe, folder, devices, nodes)
+    run = run_shown(recipe, folder, resume)
+    if speaks():
+        print_result(run.result)
+        say(f"Run: {run.path}   picture: {run.path / 'result.png'}")
+
+
+def speaks() -> bool:
+    """Whether this is the only process of a run, or the first."""
+    from osp.distributed import started_rank
+
+    return started_rank() == 0
+
+
+def start_processes(recipe: Recipe, out: Path | None, devices: int | None, nodes: int | None) -> None:
+    """Where several devices are asked for and no launcher has started us: start the processes, and end as they do."""
+    if devices is None and nodes is None:
+        return
+    from osp.distributed import started
+    from osp.engine.launch import launch
+    from osp.engine.train import folder_for
+
+    asked = (devices or 1) * (nodes or 1)
+    if started() > 1:
+        if asked != started():
+            raise UserError(f"--devices and --nodes ask for {asked} processes, but {started()} were started.")
+    elif asked > 1:
+        again = command_again(folder_for(recipe, out), devices)
+        raise typer.Exit(launch(devices or 1, nodes or 1, sys.argv[1:], again))
+
+
+def command_again(folder: Path, devices: int | None = None) -> str:
+    """The command that goes on with a run."""
+    several = f" --devices {devices}" if devices is not None else ""
+    return f"osp train --out {shlex.quote(str(folder))} --resume{several}"
 
 
 def run_shown(recipe: Recipe, out: Path | None, resume: bool) -> Any:
-    """Train with progress on the terminal; interruptions say how to continue."""
+    """Train with progress on the terminal; interruptions say how to continue.
+
+    Of several processes the first one speaks for all, the others for themselves alone.
+    """
     check_environment()
     from osp.api import train as start
+    from osp.distributed import Everywhere, LostRank, started_rank
     from osp.engine.devices import keep_freed_memory
+    from osp.engine.launch import LOST
     from osp.engine.progress import shown
     from osp.engine.signals import Interrupted
     from osp.engine.train import folder_for
 
     keep_freed_memory()
     folder = folder_for(recipe, out)
-    again = f"osp train --out {shlex.quote(str(folder))} --resume"
+    again, rank = command_again(folder), started_rank()
     try:
-        with shown() as display:
+        with shown(rank == 0) as display:
             return start(recipe, folder, resume=resume, display=display, loading=display.loading)
     except Interrupted:
-        complain(f"Stopped; everything is saved. Continue with: {again}")
+        if rank == 0:
+            complain(f"Stopped; everything is saved. Continue with: {again}")
     except KeyboardInterrupt:
-        begun = (folder / "plan.yaml").exists()
-        complain(f"Stopped at once. {f'Continue from the last save with: {again}' if begun else 'Nothing was begun.'}")
+        if rank == 0:
+            begun = (folder / "plan.yaml").exists()
+            end = f"Continue from the last save with: {again}" if begun else "Nothing was begun."
+            complain(f"Stopped at once. {end}")
+    except LostRank as error:
+        complain(f"Rank {rank}: {error}")
+        raise typer.Exit(LOST) from None
+    except Everywhere:
+        if rank == 0:
+            raise
+        raise typer.Exit(2) from None
+    except UserError as error:
+        raise UserError(f"Rank {rank}: {error}" if rank else str(error)) from None
     raise typer.Exit(130)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import zipfile
 from collections.abc import Iterator
@@ -43,6 +44,13 @@ class Split:
     def arrays(self) -> dict[str, np.ndarray]:
         """The fields by name, as the file holds them."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def digest(self) -> str:
+        """A hash of all arrays: two processes with the same one have the same split."""
+        joined = hashlib.blake2b(digest_size=16)
+        for name, array in self.arrays().items():
+            joined.update(f"{name} {len(array)} ".encode() + array.tobytes())
+        return joined.hexdigest()
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Split:

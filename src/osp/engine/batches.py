@@ -44,7 +44,10 @@ class Feed:
             if size == 0:
                 raise UserError(f"The method draws from {spec.part} images, but the split has none.")
             if spec.batch % world:
-                raise UserError(f"batch: {spec.batch} {name} images per step cannot be shared by {world} processes.")
+                raise UserError(
+                    f"batch: {spec.batch} {name} images per step cannot be shared by "
+                    f"{world} processes; set a multiple of {world}."
+                )
             for view in spec.views:
                 try:
                     self.views.check(view)

@@ -10,14 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from osp.data import available, get, load
 from osp.data.gather import Images, match
 from osp.data.imageset import ImageSet
+from osp.data.pixel_views import PixelViews
 from osp.data.split import Split, SplitSpec, make_split
 from osp.data.split_counts import largest_at_ratio
+from osp.data.views import Augmenter
 from osp.errors import UserError
+from osp.nets import check_name
 from osp.recipe import Plan
+from osp.recipe.plan import CUSTOM
 from osp.runs.folder import RunFolder
 
 
@@ -81,6 +86,21 @@ def open_data(
         keys=found,
         other_ood=other_ood,
     )
+
+
+def normalization(plan: Plan, data: Data) -> tuple[Sequence[float], Sequence[float]]:
+    """Mean and standard deviation of the pixels: the network's own, where it has them, else the data set's."""
+    spec = None if plan.network == CUSTOM else check_name(plan.network)
+    if spec is not None and spec.mean is not None and spec.std is not None:
+        return spec.mean, spec.std
+    return data.source.mean, data.source.std
+
+
+def pixel_views(images: Images, data: Data, plan: Plan, device: torch.device) -> PixelViews:
+    """The views of these images, as the set's kind allows and the network wants them."""
+    mean, std = normalization(plan, data)
+    augmenter = Augmenter(data.shape, mean, std, mirror=data.source.mirror, cutout=data.source.cutout)
+    return PixelViews(images, augmenter, device, channels_last=plan.channels_last)
 
 
 def data_sets() -> list[str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from osp import distributed
 from osp.errors import UserError
 from osp.recipe import Plan
 
@@ -34,13 +35,55 @@ def check_device(device: str, precision: str) -> None:
         raise UserError("precision: 16-mixed needs a CUDA device. Use --set precision=bf16-mixed, or 32-true.")
 
 
+def check_several(device: str, processes: int) -> None:
+    """Refuse what `processes` on this machine cannot share."""
+    if device.startswith("cuda:") or device == "mps":
+        raise UserError(f"device: {device} is one device; for {processes} processes use cuda, cpu or auto.")
+    count = torch.cuda.device_count() if device != "cpu" else 0
+    if 0 < count < processes:
+        raise UserError(
+            f"device: {processes} processes were started here, but this machine has {count} CUDA device"
+            f"{'s' if count > 1 else ''}. Start {count}, or use --set device=cpu."
+        )
+
+
+def processes_here() -> int:
+    """How many processes of this run are on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", distributed.world()))
+
+
 def open_fabric(plan: Plan) -> Fabric:
-    """Fabric on one device: CUDA where there is one, then MPS, then the CPU; or the one the plan names."""
+    """Fabric on one device: CUDA where there is one, then MPS, then the CPU; or the one the plan names.
+
+    Where several processes have joined, on as many devices: each process on its own.
+    """
     from lightning_fabric import Fabric
 
     check_device(plan.device, plan.precision)
+    if distributed.world() > 1:
+        return _open_several(plan)
     accelerator, _, number = plan.device.partition(":")
     return Fabric(accelerator=accelerator, devices=[int(number)] if number else 1, precision=plan.precision)
+
+
+def _open_several(plan: Plan) -> Fabric:
+    from lightning_fabric import Fabric
+    from lightning_fabric.plugins.environments import TorchElasticEnvironment
+    from lightning_fabric.strategies import DDPStrategy
+
+    here = processes_here()
+    check_several(plan.device, here)
+    cuda = torch.cuda.is_available() and plan.device != "cpu"
+    fabric = Fabric(
+        accelerator="cuda" if cuda else "cpu",
+        devices=here,
+        num_nodes=distributed.world() // here,
+        strategy=DDPStrategy(process_group_backend=distributed.backend(), timeout=distributed.time_limit()),
+        plugins=TorchElasticEnvironment(),
+        precision=plan.precision,
+    )
+    fabric.launch()  # starts nothing, as the processes are there: it gives each its device
+    return fabric
 
 
 @contextmanager
@@ -53,6 +96,8 @@ def process_settings(plan: Plan) -> Iterator[None]:
         try:
             warnings.filterwarnings("ignore", module="lightning_fabric")
             logger.setLevel(logging.WARNING)
+            if not distributed.first():
+                warnings.simplefilter("ignore")  # the first process says it
             if plan.threads is not None:
                 torch.set_num_threads(plan.threads)
             torch.backends.cudnn.benchmark = torch.cuda.is_available()

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from osp.distributed import average_gradients
+from osp.distributed import Everywhere, any_rank, average_gradients, first, meet, rank, world
 from osp.engine.batches import Feed
 from osp.engine.checkpoint import unprefixed
 from osp.engine.evaluation import Evaluation, NotFinite
@@ -21,7 +21,6 @@ from osp.engine.records import Records
 from osp.engine.schedule import Timetable, refreshes
 from osp.engine.signals import Interrupted, stop_signals
 from osp.engine.state import Standing, save_run
-from osp.errors import UserError
 from osp.methods.base import Batch, ExtraOptimizer, Method, Stage, Step
 from osp.nets import BATCH_NORMS, StepDropout
 from osp.randomness import key_to_seed
@@ -54,10 +53,10 @@ class Loop:
         self.truth = truth  # which unlabelled images are OOD, where that is known: for metrics only
         self.folder, self.fabric, self.records = folder, fabric, records
         self.save_best = save_best
-        self.timetable = Timetable.make(method.stages(), plan.steps, plan.seed, fabric.global_rank, fabric.world_size)
+        self.timetable = Timetable.make(method.stages(), plan.steps, plan.seed, rank(), world())
         self.dropouts = [module for module in method.modules() if isinstance(module, StepDropout)]
         for stage in self.timetable.stages:  # what no stream can draw from is refused before anything is written
-            feed.open_streams(method.streams(stage), fabric.world_size)
+            feed.open_streams(method.streams(stage), world())
         ema = method.options.ema
         self.averaged = AveragedWeights(method, ema) if ema else None
         self.evaluation = Evaluation(method, feed, self.averaged, fabric.autocast)
@@ -92,10 +91,13 @@ class Loop:
                     clock = now
                     if self.at.done % self.plan.eval_every == 0 or self.at.done == total:
                         self.evaluate(step)
-                    if stopped() or now - saved > CHECKPOINT_SECONDS or self.at.done == total:
+                    # A signal may reach one process before the others, and only the first one's clock counts.
+                    stops, saves = any_rank(stopped(), first() and now - saved > CHECKPOINT_SECONDS)
+                    if stops or saves or self.at.done == total:
                         save_run(self)
                         saved = time.monotonic()
-                    if stopped() and self.at.done < total:
+                    if stops and self.at.done < total:
+                        meet()  # whoever leaves first ends the others, and one of them is still writing
                         raise Interrupted
                     now = time.monotonic()
                     self.at.seconds += now - clock
@@ -208,20 +210,21 @@ class Loop:
         try:
             line, validation = self.evaluation.validate(self.truth)
         except NotFinite as error:
-            raise UserError(f"{str(error)[:-1]} at step {self.at.done}. {advice(step)}") from None
+            raise Everywhere(f"{str(error)[:-1]} at step {self.at.done}. {advice(step)}") from None
         self.records.write(step, self.at.done, "eval", line)
         value = line["val_accuracy"]
         if value is not None and value > self.at.best:
             self.at.best = value
-            if self.save_best is not None:
+            if self.save_best is not None and first():
                 self.save_best(validation.scores)
 
     def log(self, step: Step) -> None:
         """The only place where the loop waits for the device."""
+        self.at.tally.share()
         values = self.at.tally.means()
         if not math.isfinite(values["loss"]):
             names = [name for name, value in values.items() if not math.isfinite(value)]
-            raise UserError(
+            raise Everywhere(
                 f"The loss is no longer a number at step {self.at.done} ({', '.join(names)}). {advice(step)}"
             )
         rate = self.timetable.rate(step)

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from osp import distributed
 from osp.data.view_source import Draw
+from osp.distributed import Everywhere
 from osp.engine.batches import Feed
 from osp.engine.large import rows_like
 from osp.engine.optim import AveragedWeights
-from osp.errors import UserError
 from osp.methods.base import Part
 from osp.nets import as_tested
 
@@ -47,17 +48,35 @@ class FeedPool:
         view: str = "plain",
         train: bool = False,
     ) -> tuple[Tensor, ...]:
-        index = self._feed.index[part]
-        if rows is not None:
-            index = index[rows.cpu().numpy()]
         with self._averaged.applied() if ema and self._averaged is not None else nullcontext():
             key = (self._next_step, part)
+            index = self._images(part, rows)
             results = map_images(function, self._method, self._feed, index, self._autocast, view, key, train)
         if not all(value.isfinite().all() for value in results):
-            raise UserError(
+            raise Everywhere(
                 f"The network's outputs are no longer numbers at step {self._next_step}. Try a smaller learning rate."
             )
         return results
+
+    def each(
+        self,
+        function: Callable[[Tensor], Tensor | tuple[Tensor, ...]],
+        take: Callable[..., None],
+        part: Part = "unlabeled",
+        rows: Tensor | None = None,
+    ) -> None:
+        index = self._images(part, rows)
+        numbers = torch.arange(len(index)) if rows is None else rows.cpu()
+
+        def taken(first: int, results: tuple[Tensor, ...]) -> None:
+            take(numbers[first : first + len(results[0])], *results)
+
+        each_chunk(function, self._method, self._feed, index, taken, self._autocast)
+
+    def _images(self, part: Part, rows: Tensor | None) -> np.ndarray:
+        """The images of these rows of a part, by their numbers."""
+        index = self._feed.index[part]
+        return index if rows is None else index[rows.cpu().numpy()]
 
     def labels(self, part: Literal["labeled", "val"]) -> Tensor:
         return self._feed.targets[part]
@@ -92,27 +111,71 @@ def map_images(
     norms see them. `key` (step and name) is what a view other than the plain one is drawn from.
     """
     collected: tuple[Tensor, ...] = ()
-    bounds = chunk_bounds(len(index), even=train)
-    with torch.no_grad() if train else as_tested(module), autocast():
-        # No images at all go through the function too: it alone knows the shapes of what it gives.
-        for first, end in itertools.pairwise(bounds):
-            rows = index[first:end]
-            if view == "plain":
-                images = feed.views.plain(rows)
-            else:
-                draw = Draw(feed.seed, key[0], f"pool/{key[1]}/{first}", len(rows))
-                images = feed.views.views(rows, (view,), draw)[view]
-            result = function(images)
-            results = result if isinstance(result, tuple) else (result,)
-            # One tensor for all chunks: thousands of small ones would keep the allocator from giving back memory.
-            if not collected:
-                collected = tuple(rows_like(each, len(index)) for each in results)
-            for whole, value in zip(collected, results, strict=True):
-                if value.shape != (len(images), *whole.shape[1:]) or value.dtype != whole.dtype:
-                    given, wanted = f"{tuple(value.shape)} {value.dtype}", f"{tuple(whole.shape[1:])} {whole.dtype}"
-                    raise ValueError(f"the function gave {given} for {len(images)} images; wanted is {wanted} for each")
-                whole[first : first + len(images)] = value
+
+    def collect(first: int, results: tuple[Tensor, ...]) -> None:
+        nonlocal collected
+        # One tensor for all chunks: thousands of small ones would keep the allocator from giving back memory.
+        if not collected:
+            collected = tuple(rows_like(each, len(index)) for each in results)
+        for whole, value in zip(collected, results, strict=True):
+            if value.shape[1:] != whole.shape[1:] or value.dtype != whole.dtype:
+                given, wanted = f"{tuple(value.shape[1:])} {value.dtype}", f"{tuple(whole.shape[1:])} {whole.dtype}"
+                raise ValueError(f"the function gave {given} for each image; wanted is {wanted}")
+            whole[first : first + len(value)] = value
+
+    each_chunk(function, module, feed, index, collect, autocast, view, key, train)
     return collected
+
+
+def each_chunk(
+    function: Callable[[Tensor], Tensor | tuple[Tensor, ...]],
+    module: nn.Module,
+    feed: Feed,
+    index: np.ndarray,
+    take: Callable[[int, tuple[Tensor, ...]], None],
+    autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
+    view: str = "plain",
+    key: tuple[int, str] = (0, ""),
+    train: bool = False,
+) -> None:
+    """What `map_images` does, giving `take` the number of each chunk's first image and its results, in order.
+
+    Over several processes they take turns: chunk k is computed by process k modulo their number, as it would be by one,
+    and given to all. In training mode each computes all chunks: batch norms then measure whole chunks, everywhere the
+    same.
+    """
+    chunks = list(itertools.pairwise(chunk_bounds(len(index), even=train)))
+
+    def compute(first: int, end: int) -> tuple[Tensor, ...]:
+        rows = index[first:end]
+        if view == "plain":
+            images = feed.views.plain(rows)
+        else:
+            images = feed.views.views(rows, (view,), Draw(feed.seed, key[0], f"pool/{key[1]}/{first}", len(rows)))[view]
+        with distributed.alone():
+            result = function(images)
+        results = result if isinstance(result, tuple) else (result,)
+        if any(value.shape[:1] != (end - first,) for value in results):
+            shapes = ", ".join(str(tuple(value.shape)) for value in results)
+            raise ValueError(f"the function gave {shapes} for {end - first} images; wanted is one row for each")
+        return results
+
+    if train:
+        with torch.no_grad(), autocast():
+            for first, end in chunks:
+                take(first, compute(first, end))
+        distributed.take_from_first(module.buffers())
+        return
+    rank, world = distributed.rank(), distributed.world()
+    with as_tested(module), autocast():
+        # No images at all go through the function too: it alone knows the shapes of what it gives.
+        for turn in range(0, len(chunks), world):
+            now = chunks[turn : turn + world]
+            own = compute(*now[rank]) if rank < len(now) else compute(0, 0)
+            sizes = [end - first for first, end in now] + [0] * (world - len(now))
+            of_all = zip(*(distributed.gathered_blocks(value, sizes) for value in own), strict=True)
+            for (first, _), results in zip(now, of_all, strict=False):
+                take(first, results)
 
 
 def chunk_bounds(size: int, even: bool = False) -> list[int]:

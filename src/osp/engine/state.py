@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from osp.distributed import first
 from osp.engine.checkpoint import load_checkpoint, load_state, prefixed, save_checkpoint, unprefixed
 from osp.engine.optim import load_optimizer_tensors, optimizer_tensors
 from osp.engine.tally import Tally
@@ -45,7 +46,14 @@ class Standing:
 
 
 def save_run(loop: Loop) -> None:
-    """Write all that the run needs to go on; the checkpoint before it is kept until the next one."""
+    """Write all that the run needs to go on; the checkpoint before it is kept until the next one.
+
+    Every process calls this, and the first one writes: they all have the same weights and the same state.
+    """
+    loop.at.tally.share()
+    loop.at.activity.share()
+    if not first():
+        return
     tensors = prefixed("method", loop.method.state_dict())
     if not all(value.isfinite().all() for value in tensors.values() if value.is_floating_point()):
         return  # a broken state must not take a good one's place; the loss will say so at the next line of the log
@@ -82,7 +90,7 @@ def read_newest(folder: RunFolder) -> tuple[dict[str, Tensor], dict[str, Any], s
 
 
 def resume_run(loop: Loop) -> None:
-    """Take up the newest good checkpoint."""
+    """Take up the newest good checkpoint; every process reads it, however many wrote it."""
     tensors, meta, trouble = read_newest(loop.folder)
     if trouble is not None:
         loop.records.say(trouble)
@@ -114,5 +122,6 @@ def _take_up(loop: Loop, tensors: dict[str, Tensor], meta: dict[str, Any]) -> No
     loop.fabric.strategy.precision.load_state_dict(meta["precision"])
     loop.at.tally.restore(unprefixed("tally", tensors), meta["tally"])
     loop.at.activity.restore(unprefixed("activity", tensors), meta["activity"])
-    loop.folder.rewind_metrics(done)
+    if first():
+        loop.folder.rewind_metrics(done)
     loop.saved = tensors

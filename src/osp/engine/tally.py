@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from osp.distributed import summed, world
+
 
 class Tally:
     """Running sums of named numbers on the device, read only when a line is due."""
@@ -20,6 +22,12 @@ class Tally:
             else:
                 self.sums[name] = value.to(torch.float64 if value.device.type == "cpu" else torch.float32, copy=True)
             self.counts[name] = self.counts.get(name, 0) + 1
+
+    def share(self) -> None:
+        """Make the sums those of the global batch: the mean over the processes, everywhere the same."""
+        if world() > 1 and self.sums:
+            total = summed(torch.stack(list(self.sums.values()))) / world()
+            self.sums = dict(zip(self.sums, total.unbind(), strict=True))
 
     def means(self) -> dict[str, float]:
         """The means since the last call."""

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
+from osp.distributed import first
 from osp.errors import UserError
 from osp.files import write_text
 from osp.recipe import Plan
@@ -185,9 +186,9 @@ class Trackers:
 
 @contextlib.contextmanager
 def tracked(plan: Plan, folder: RunFolder, say: Callable[[str], None]) -> Iterator[Trackers]:
-    """The trackers of a plan, closed whatever happens."""
+    """The trackers of a plan, those of the first process alone, closed whatever happens."""
     trackers = Trackers(say)
-    names = named_in(plan)
+    names = named_in(plan) if first() else []
     if names:
         for key, value in QUIET.items():
             os.environ.setdefault(key, value)

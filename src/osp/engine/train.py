@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-import time
-from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,29 +14,26 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from osp.data.gather import Images
-from osp.data.pixel_views import PixelViews
+from osp import distributed
 from osp.data.split import Split, spec_for
-from osp.data.views import Augmenter
 from osp.engine.batches import Feed
-from osp.engine.data import Data, open_data
+from osp.engine.data import Data, normalization, open_data, pixel_views
 from osp.engine.devices import check_device, open_fabric, process_settings
+from osp.engine.finish import finish
 from osp.engine.loop import Loop
 from osp.engine.progress import Display, Silent
 from osp.engine.records import Records
 from osp.engine.state import has_checkpoint, resume_run
 from osp.engine.trackers import check_trackers, tracked
 from osp.errors import UserError, user_path
-from osp.evaluate.predictions import Predictions
-from osp.evaluate.result import measure
-from osp.files import write_arrays, write_text
+from osp.files import write_text
 from osp.methods.base import Method, Task
 from osp.methods.registry import get
-from osp.nets import build_network, check_name, set_batchnorm_momentum
+from osp.nets import build_network, set_batchnorm_momentum, spread
 from osp.predictor import Predictor, load, save_predictor
 from osp.randomness import key_to_seed
 from osp.recipe import Plan, Recipe, explain, make_plan
-from osp.recipe.plan import CUSTOM, SPLIT_FIELDS, file_content
+from osp.recipe.plan import CUSTOM, SPLIT_FIELDS, file_content, versions
 from osp.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -78,60 +74,96 @@ def train(
 
     `resume=True` continues the run in that folder; a finished one is returned as it is. `network` replaces the
     recipe's network by a copy of a torch module of your own that turns images into feature vectors.
+
+    Where torchrun has started several processes, all of them call this and share the run; the first one writes.
     """
-    display = display or Silent()
     folder = RunFolder(folder_for(recipe, out))
-    if resume:
-        plan = stored_plan(folder, recipe)
-        if (finished := finished_result(folder, plan)) is not None:
+    with distributed.joined():
+        display = display if display is not None and distributed.first() else Silent()
+        plan, finished = decide(recipe, folder, resume, network is not None, loading)
+        if finished is not None:
             display.say(f"The run in {folder.path} is finished.")
             return Run(folder.path, finished, plan, None, network)
-    else:
-        folder.check_free()
-        plan = make_plan(recipe, custom_network=network is not None, progress=loading)
-    check_device(plan.device, plan.precision)
-    check_trackers(plan)
-    with process_settings(plan):
-        return run_plan(plan, recipe, folder, resume, network, display, loading)
+        with distributed.together():
+            check_device(plan.device, plan.precision)
+            check_trackers(plan)
+        with process_settings(plan):
+            return run_plan(plan, folder, resume, network, display, loading)
+
+
+def decide(
+    recipe: Recipe, folder: RunFolder, resume: bool, custom_network: bool, loading: Any = None
+) -> tuple[Plan, dict[str, Any] | None]:
+    """The plan, and the result where there is one already: the first process decides, for all."""
+    decided: tuple[Plan, dict[str, Any] | None] | None = None
+    with distributed.together():
+        if distributed.first():
+            if resume:
+                plan = stored_plan(folder, recipe)
+                decided = plan, finished_result(folder, plan)
+            else:
+                folder.check_free()
+                decided = make_plan(recipe, custom_network=custom_network, progress=loading), None
+    if distributed.world() == 1:
+        assert decided is not None
+        return decided
+    plan = Plan.model_validate_json(distributed.told(decided[0].model_dump_json() if decided else ""))
+    with distributed.together():
+        code = file_content(plan.method), versions(get(plan.method).version)
+    distributed.same_everywhere("code (the method, osp or torch)", json.dumps(code))
+    return plan, json.loads(distributed.told(json.dumps(decided[1] if decided else None)))
 
 
 def run_plan(
-    plan: Plan,
-    recipe: Recipe,
-    folder: RunFolder,
-    resume: bool,
-    network: nn.Module | None,
-    display: Display,
-    loading: Any = None,
+    plan: Plan, folder: RunFolder, resume: bool, network: nn.Module | None, display: Display, loading: Any = None
 ) -> Run:
     """Carry out a plan in its folder."""
-    fabric = open_fabric(plan)
-    split = Split.load(folder.split) if resume and folder.split.exists() else None
-    data = open_data(plan, split, loading, folder.read_json(folder.data) if resume and folder.data.exists() else None)
-    records = Records(folder, display)
-    loop = build_loop(plan, data, folder, fabric, records, network)
-    with folder.owned():
-        if not resume:
-            folder.check_free()  # somebody else may have begun here while the data were read
-            write_text(folder.plan, plan.dump())
-        elif (finished := finished_result(folder, plan)) is not None:
-            return Run(folder.path, finished, plan, None, network)
-        if not folder.recipe.exists():
-            write_text(folder.recipe, Recipe(**plan.recipe).dump())
-        if not folder.split.exists():
-            data.split.save(folder.split)
-        if not folder.data.exists():
-            write_text(folder.data, json.dumps(data.keys, indent=2) + "\n")
-        if has_checkpoint(folder):
-            resume_run(loop)
+    with distributed.together():
+        fabric = open_fabric(plan)
+        split = Split.load(folder.split) if resume and folder.split.exists() else None
+        known = folder.read_json(folder.data) if resume and folder.data.exists() else None
+        data = open_data(plan, split, loading, known)
+    distributed.same_everywhere("images", json.dumps([data.keys, data.split.digest()]))
+    with distributed.together():
+        loop = build_loop(plan, data, folder, fabric, Records(folder, display), network)
+    distributed.take_from_first([*loop.method.parameters(), *loop.method.buffers()])  # a network that was given
+    with ExitStack() as held:
+        finished = None
+        with distributed.together():
+            if distributed.first():
+                held.enter_context(folder.owned())
+                finished = begin(plan, data, folder, resume)
+        going = json.loads(distributed.told(json.dumps([finished, has_checkpoint(folder)])))
+        if going[0] is not None:
+            return Run(folder.path, going[0], plan, None, network)
+        if going[1]:
+            with distributed.together():
+                resume_run(loop)
+            distributed.same_everywhere("checkpoints", str(loop.at.done))
             display.say(f"Going on at step {loop.at.done} of {plan.steps}.")
-        else:
-            folder.rewind_metrics(0)  # of a run that was stopped before its first checkpoint
-        with tracked(plan, folder, records.say) as records.trackers:
+        with tracked(plan, folder, display.say) as loop.records.trackers:
             loop.run()
             result = finish(loop, data)
-            records.trackers.result(loop.at.done, result)
-    return Run(folder.path, result, plan, data, network)
+            loop.records.trackers.result(loop.at.done, result)
+    return Run(folder.path, result, plan, data if distributed.first() else None, network)
+
+
+def begin(plan: Plan, data: Data, folder: RunFolder, resume: bool) -> dict[str, Any] | None:
+    """Write what a run begins with, or give the result where another process has finished it meanwhile."""
+    if not resume:
+        folder.check_free()  # somebody else may have begun here while the data were read
+        write_text(folder.plan, plan.dump())
+    elif (finished := finished_result(folder, plan)) is not None:
+        return finished
+    if not folder.recipe.exists():
+        write_text(folder.recipe, Recipe(**plan.recipe).dump())
+    if not folder.split.exists():
+        data.split.save(folder.split)
+    if not folder.data.exists():
+        write_text(folder.data, json.dumps(data.keys, indent=2) + "\n")
+    if not has_checkpoint(folder):
+        folder.rewind_metrics(0)  # of a run that was stopped before its first checkpoint
+    return None
 
 
 def finished_result(folder: RunFolder, plan: Plan) -> dict[str, Any] | None:
@@ -191,6 +223,8 @@ def build_loop(
         torch.manual_seed(key_to_seed(plan.seed, "weights", key))
         method = build_method(plan, task, copy.deepcopy(network))
         set_batchnorm_momentum(method, plan.bn_momentum)
+        if distributed.world() > 1:
+            spread(method, method.twice_differentiated)
         return method.to(fabric.device)
 
     method = fresh("start")
@@ -210,21 +244,6 @@ def build_loop(
     return loop
 
 
-def normalization(plan: Plan, data: Data) -> tuple[Sequence[float], Sequence[float]]:
-    """Mean and standard deviation of the pixels: the network's own, where it has them, else the data set's."""
-    spec = None if plan.network == CUSTOM else check_name(plan.network)
-    if spec is not None and spec.mean is not None and spec.std is not None:
-        return spec.mean, spec.std
-    return data.source.mean, data.source.std
-
-
-def pixel_views(images: Images, data: Data, plan: Plan, device: torch.device) -> PixelViews:
-    """The views of these images, as the set's kind allows and the network wants them."""
-    mean, std = normalization(plan, data)
-    augmenter = Augmenter(data.shape, mean, std, mirror=data.source.mirror, cutout=data.source.cutout)
-    return PixelViews(images, augmenter, device, channels_last=plan.channels_last)
-
-
 def build_method(plan: Plan, task: Task, network: nn.Module | None = None) -> Method:
     """The method of a plan on its network."""
     kind = get(plan.method)
@@ -236,100 +255,3 @@ def build_method(plan: Plan, task: Task, network: nn.Module | None = None) -> Me
     except ValidationError as error:  # of a run that another version made
         raise UserError(explain(error, kind.Options, f"options of {kind.name}")) from None
     return kind(options, net, task)
-
-
-def finish(loop: Loop, data: Data) -> dict[str, Any]:
-    """Test once, write the reported model, the predictions and, last of all, the result."""
-    started = time.monotonic()
-    predictions = predict_everything(loop, data)
-    known = predictions.groups["validation"] if len(predictions.groups["validation"]) else predictions.groups["labeled"]
-    moments = normalization(loop.plan, data)
-    save_predictor(loop.folder.model, loop.evaluation, known.scores, loop.plan, data.class_names, *moments)
-    write_arrays(loop.folder.predictions, predictions.arrays())
-    for name, arrays in loop.method.artifacts().items():
-        path = loop.folder.path / f"{name}.npz"
-        write_arrays(path, {key: tensor.cpu().numpy() for key, tensor in arrays.items()})
-    found = measure(predictions, data.truth)
-    test = predictions.groups["test"]
-    result = {
-        **describe(loop.plan, data),
-        "steps": loop.at.done,
-        "images_seen": loop.at.images_seen,
-        "seconds": round(loop.at.seconds + time.monotonic() - started, 2),
-        **found,
-        "versions": loop.plan.versions,
-        "identity": loop.plan.identity(),
-        "warnings": loop.at.warnings
-        + idle_warnings(loop)
-        + data_warnings(data)
-        + chance_warnings(test.predicted, loop.at.done),
-    }
-    loop.folder.write_result(result)
-    loop.folder.forget_previous()
-    return result
-
-
-def predict_everything(loop: Loop, data: Data) -> Predictions:
-    """One look at all images with the reported weights: the only time test images are seen."""
-    split, evaluation = data.split, loop.evaluation
-    evaluation.fit()
-    views = pixel_views(data.test, data, loop.plan, loop.feed.device)
-    test_feed = Feed(views, split, loop.plan.seed, loop.feed.device)
-    groups = {
-        "test": evaluation.group(split.test, split.test_targets, test_feed),
-        "test_ood": evaluation.group(split.test_ood, None, test_feed),
-        "validation": evaluation.group(split.val, split.val_targets),
-        "labeled": evaluation.group(split.labeled, split.labeled_targets),
-    }
-    for name, images in data.other_ood.items():
-        views = pixel_views(images, data, loop.plan, loop.feed.device)
-        other_feed = Feed(views, split, loop.plan.seed, loop.feed.device)
-        groups[f"ood:{name}"] = evaluation.group(np.arange(len(images)), None, other_feed)
-    return evaluation.predictions(groups, evaluation.pool())
-
-
-def describe(plan: Plan, data: Data) -> dict[str, Any]:
-    """What was run, in the words of the plan; where that gives no OOD ratio, the split's own, if anybody knows it."""
-    ratio = plan.ood_ratio
-    if ratio is None and data.truth is not None:
-        ratio = float(data.truth.mean()) if len(data.truth) else 0.0
-    return {
-        "method": plan.method_name,
-        "dataset": plan.data,
-        "ood_data": plan.ood_data,
-        "data_variant": data.variant,
-        "ood_ratio": ratio,
-        "labels_per_class": plan.labels_per_class,
-        "unlabeled": len(data.split.unlabeled),
-        "class_names": list(data.class_names),
-        "network": plan.network,
-        "preset": plan.preset,
-        "scale": plan.scale,
-        "seed": plan.seed,
-    }
-
-
-IDLE = 1e-3
-"""A mechanism whose activity is smaller than this on average did nothing to speak of."""
-
-
-def idle_warnings(loop: Loop) -> list[str]:
-    """A mechanism that hardly ever acted, or was never reported, is named."""
-    means = {name: float(total) / loop.at.activity.counts[name] for name, total in loop.at.activity.sums.items()}
-    return [
-        f"{loop.method.name}: {name} was {means.get(name, 0):.2g} on average; the method's mechanism was idle"
-        for name in loop.method.mechanism
-        if means.get(name, 0) < IDLE
-    ]
-
-
-def chance_warnings(predicted: np.ndarray, steps: int) -> list[str]:
-    """A network that names one class for every image has learned nothing, whatever its losses say."""
-    if steps >= 100 and len(np.unique(predicted)) == 1:
-        return ["the network gives every test image the same class; try a smaller learning rate or another seed"]
-    return []
-
-
-def data_warnings(data: Data) -> list[str]:
-    files = "file was" if data.skipped == 1 else "files were"
-    return [f"{data.skipped} unreadable image {files} left out"] if data.skipped else []

@@ -168,6 +168,21 @@ class Pool(Protocol):
         All of them, or only these rows. `ema=True` runs it with the averaged weights, `view` gives it another view, and
         `train` leaves the network in training mode, for batch norms that are to be measured. A result has one row for
         each image; they are joined on the CPU.
+
+        The function must do nothing but compute: over several processes each sees a share of the chunks, and all
+        receive all results. (With `train` each sees all of them, so that all measure the same.)
+        """
+
+    def each(
+        self,
+        function: Callable[[Tensor], Tensor | tuple[Tensor, ...]],
+        take: Callable[..., None],
+        part: Part = "unlabeled",
+        rows: Tensor | None = None,
+    ) -> None:
+        """Like `map`, but `take(rows, *results)` receives the results of one chunk after the other, in row order.
+
+        On the device, in every process alike: for what is too much to be held at once.
         """
 
     def labels(self, part: Literal["labeled", "val"]) -> Tensor:
@@ -285,6 +300,8 @@ class Method(nn.Module):
     validation: ClassVar[str] = "nothing"
     """What the method uses validation images for, whether with their labels, and what it does without any: for tables.
     (Those of every method are also looked at for the curve of a run.)"""
+    twice_differentiated: ClassVar[bool] = False
+    """Whether `extra_losses` differentiates through a gradient: torch's batch norm for several GPUs cannot."""
     mechanism: ClassVar[tuple[str, ...]] = ()
     """Names of logged values that show the mechanism at work: one that stays 0 all run long is a warning."""
 

@@ -41,7 +41,7 @@ from torch import Tensor
 
 from osp.methods.base import Batch, Method, Options, Pool, Published, Stage, Step, StreamSpec, Task
 from osp.nets import BATCH_NORMS, Network
-from osp.parts.draws import beta
+from osp.parts.draws import beta, permutation
 from osp.parts.mixing import mix
 from osp.parts.reduce import weighted_mean
 from osp.parts.weights import WeightStore
@@ -150,7 +150,7 @@ class Curriculum(Method):
         images, targets = joint["strong"], F.one_hot(labels, self.task.num_classes) * self.weights
         if self.options.mixup:
             share = beta(len(labels), self.options.mixup, step.generator("mixup"))
-            order = torch.randperm(len(labels), generator=step.generator("order"))
+            order = permutation(len(labels), step.generator("order"))
             images, targets = mix(images, targets, share, order)
         log_probabilities = self.net(images).float().log_softmax(dim=1)
         return {"ce": weighted_mean(-log_probabilities, targets)}

@@ -46,6 +46,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from osp.distributed import gathered, summed_with_gradient, world
 from osp.methods._noise import NoiseOptions, noisy
 from osp.methods.base import Batch, ExtraOptimizer, Method, Part, Pool, Published, Step, Task
 from osp.nets import Network, frozen_batchnorm_statistics
@@ -110,6 +111,7 @@ class DS3L(Method):
     reference = "Guo et al., Safe Deep Semi-Supervised Learning for Unseen-Class Unlabeled Data, ICML 2020"
     Options = DS3LOptions
     unlabeled_views = ("weak", "weak2")
+    twice_differentiated = True
     mechanism = ("weight_spread",)
     validation = "whether the weights tell known images from the pool, without labels (none: labelled images)"
     paper_steps = 200_000
@@ -178,7 +180,8 @@ class DS3L(Method):
         with uncompiled():
             self.looked = self.look(batch, step)
         weights = self.weigh(self.looked.probabilities)
-        unlabeled = (weights * self.looked.gaps).sum() / weights.sum()
+        total = summed_with_gradient(weights.sum()) / world()  # over several processes Σ v is that of the global batch
+        unlabeled = (weights * self.looked.gaps).sum() / total
         inner = self.labeled_loss(self.looked, batch) + self.unlabeled_weight(step) * unlabeled
         with frozen_batchnorm_statistics(self.net), uncompiled():
             logits = functional_call(self.net, self.virtual_step(inner), (batch["labeled"]["weak"],))
@@ -190,6 +193,8 @@ class DS3L(Method):
         gradients = torch.autograd.grad(inner, list(parameters.values()), create_graph=True, allow_unused=True)
         moved = {}
         for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
+            if gradient is not None:
+                gradient = summed_with_gradient(gradient) / world()
             moved[name] = parameter if gradient is None else parameter - self.options.inner_lr * gradient
         return moved
 
@@ -200,8 +205,9 @@ class DS3L(Method):
         looked, self.looked = self.looked or self.look(batch, step), None
         with torch.no_grad():
             weights = self.weigh(looked.probabilities)
-        self.log("weight_mean", weights.mean())
-        self.log("weight_spread", weights.std(unbiased=False) / weights.mean())
+        everyone = gathered(weights)
+        self.log("weight_mean", everyone.mean())
+        self.log("weight_spread", everyone.std(unbiased=False) / everyone.mean())
         return {
             "ce": self.labeled_loss(looked, batch),
             "consistency": self.unlabeled_weight(step) * weighted_mean(looked.gaps, weights),

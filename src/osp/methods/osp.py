@@ -25,6 +25,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from osp.distributed import gathered
 from osp.methods.base import Batch, Pool, Published, Stage, Step, Task
 from osp.methods.t2t import OURS, T2T, Encoded, T2TOptions, ranked
 from osp.nets import Network
@@ -207,7 +208,7 @@ class OSP(T2T):
             confidence, predicted = self.net.classifier(features).softmax(dim=1).max(dim=1)
             recyclable = self.aside_rows[rows] & (confidence < self.confidence_limit)
             recyclable &= self.scores[rows] >= self.score_limit
-        self.bank.push(features, predicted, ids=rows, valid=recyclable)
+        self.bank.push(*(gathered(each) for each in (features, predicted, rows, recyclable)))
 
     def feeds(self) -> int:
         """How often the bank is filled from one partition to the next: ten times, each epoch, where it is affordable.
@@ -251,13 +252,8 @@ class OSP(T2T):
         chosen = recyclable.nonzero().squeeze(1)
         if self.options.bank_feed == "iteration" or not len(chosen):
             return
-        done = 0
 
-        def push(images: Tensor) -> Tensor:
-            nonlocal done
-            features, rows = self.net.encode(images), chosen[done : done + len(images)]
+        def push(rows: Tensor, features: Tensor) -> None:
             self.bank.push(features, predicted[rows], ids=rows)
-            done += len(images)
-            return features.new_empty(len(images), 0)  # the features of a large pool would not fit
 
-        pool.map(push, rows=chosen)
+        pool.each(self.net.encode, push, rows=chosen)  # chunk by chunk: the features of a large pool would not fit

@@ -11,8 +11,8 @@ Reference: Luo et al., An Empirical Study and Analysis on Open-Set Semi-Supervis
 RECONSTRUCTION from its abstracts and one sentence of the OSP paper: no code is public, the full text was not at hand.
 Do not present its numbers as those of the publication. Choices of ours, none of them verified:
 
-- AdaIN acts on images (not on feature maps), its donors are the labelled images of the same batch (each process uses
-  its own), β is uniform, there is no confidence mask, all else is as UDA has it in the release of T2T;
+- AdaIN acts on images (not on feature maps), its donors are the labelled images of the same batch, β is uniform,
+  there is no confidence mask, all else is as UDA has it in the release of T2T;
 - of grey images only brightness and contrast are style. On MNIST, whose images hardly differ in either, the step from
   s(u) to s' is 0.18 of that from w(u) to s(u) (mean change of a pixel; CIFAR-10: 0.40), so that what is left there is
   mostly UDA without its mask; `style_change` is logged;
@@ -31,6 +31,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from osp.distributed import gathered
 from osp.methods.base import Batch, Method, Options, Published, Step
 from osp.parts.consistency import sharpened_consistency
 from osp.parts.draws import rand
@@ -90,6 +91,7 @@ class OTCT(Method):
     def styled(self, images: Tensor, labeled: Tensor, step: Step) -> Tensor:
         """The images in the style of randomly drawn labelled ones."""
         chance = rand((len(images), 2), step.generator("style")).to(images.device, non_blocking=True)
+        labeled = gathered(labeled)
         donors = labeled[(chance[:, 0] * len(labeled)).long()]  # rand is below 1, and so is its product
         strength = chance[:, 1]
         if self.options.style_strength is not None:

@@ -1,7 +1,7 @@
 """Networks: one file per encoder, and the classifier on top."""
 
+from osp.nets.batchnorm import BATCH_NORMS, spread
 from osp.nets.network import (
-    BATCH_NORMS,
     Network,
     StepDropout,
     as_tested,
@@ -26,4 +26,5 @@ __all__ = [
     "check_name",
     "frozen_batchnorm_statistics",
     "set_batchnorm_momentum",
+    "spread",
 ]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
+from osp import distributed
 from osp.errors import UserError
+from osp.nets.batchnorm import BATCH_NORMS, set_slot
 from osp.nets.registry import Shape, build_encoder, check_name
 from osp.randomness import generator
-
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 class StepDropout(nn.Module):
@@ -76,14 +77,37 @@ class Network(nn.Module):
         nn.init.zeros_(self.classifier.bias)
 
     def encode(self, images: Tensor) -> Tensor:
-        if self.group is None or not self.training or len(images) <= self.group:
+        rank, world = distributed.rank(), distributed.world()
+        everyone = len(images) * world
+        if self.group is None or not self.training or everyone <= self.group:
             features: Tensor = self.encoder(images)
             return features
-        passes = -(-len(images) // self.group)
+        passes = -(-everyone // self.group)
+        if world > 1:
+            return self._encode_spread(images, passes, rank, world)
         found = [self.encoder(images[number::passes]) for number in range(passes)]
         if len(images) % passes == 0:
             return torch.stack(found, dim=1).flatten(0, 1)  # half the cost of an index, whose backward pass scatters
         return torch.cat(found)[dealt_back(len(images), passes).to(images.device, non_blocking=True)]
+
+    def _encode_spread(self, images: Tensor, passes: int, rank: int, world: int) -> Tensor:
+        """The same passes over the global batch, of which this process holds rows rank, rank + world, ...
+
+        With g the greatest common divisor of the two numbers, a process has rows in every g-th pass alone. So g passes
+        are under way at once, each shared by world / g processes, and all are busy all the time.
+        """
+        slots = math.gcd(passes, world)
+        slot, own = rank % slots, passes // slots
+        found: list[Tensor] = [images] * own
+        try:
+            set_slot(self.encoder, slot, slots)
+            for number in range(own):
+                # Row i is in pass slot + number · slots if that is rank + i · world modulo the passes.
+                start = (number - rank // slots) * pow(world // slots, -1, own) % own
+                found[start] = self.encoder(images[start::own])
+        finally:
+            set_slot(self.encoder)
+        return torch.cat(found)[dealt_back(len(images), own).to(images.device, non_blocking=True)]
 
     def encode_as_tested(self, images: Tensor) -> Tensor:
         """Features as the tested network gives them, without a graph: batch norms use their running statistics.

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from osp.parts.draws import randn
-from osp.parts.reduce import masked_mean
+from osp.parts.reduce import batch_std, masked_mean
 
 
 def kl_divergence(target_logits: Tensor, logits: Tensor, temperature: float = 1.0) -> Tensor:
@@ -31,7 +31,7 @@ def sharpened_consistency(
 def noisy(features: Tensor, scale: float, generator: torch.Generator) -> Tensor:
     """Features with Gaussian noise of `scale` times their own standard deviation over the batch."""
     noise = randn(tuple(features.shape), generator).to(features.device, non_blocking=True)
-    return features + scale * features.detach().std() * noise
+    return features + scale * batch_std(features) * noise
 
 
 def noise_consistency(logits: Tensor, noisy_logits: Tensor) -> Tensor:

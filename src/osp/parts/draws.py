@@ -31,6 +31,12 @@ def beta(rows: int, a: float, generator: torch.Generator) -> Tensor:
     return torch.from_numpy(numbers[rank::world].astype(np.float32))
 
 
+def permutation(rows: int, generator: torch.Generator) -> Tensor:
+    """Numbers of rows of the global batch, in a random order: this process's share of them."""
+    rows, rank, world = _share(rows)
+    return torch.randperm(rows, generator=generator)[rank::world]
+
+
 def _share(rows: int) -> tuple[int, int, int]:
     """Rows of the global batch, the number of this process and how many there are."""
     world = distributed.world()

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from osp.parts.draws import beta
+from osp.distributed import gathered
+from osp.parts.draws import beta, permutation
 
 
 def sharpen(probabilities: Tensor, temperature: float) -> Tensor:
@@ -35,13 +36,15 @@ def mixing_weights(rows: int, a: float, generator: torch.Generator) -> Tensor:
 def mix(images: Tensor, targets: Tensor, weights: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
     """λ' v + (1 - λ') v[order], for images and targets alike, with a weight for each row.
 
-    Weights and order may be on the CPU, where they are drawn. Over several processes each mixes its own images.
+    Weights and order may be on the CPU, where they are drawn. Partners are rows of the global batch (`permutation`):
+    over several processes all images go to all of them, a few megabytes a step.
     """
     weights = weights.to(images.device, non_blocking=True)
     order = order.to(images.device, non_blocking=True)
     for_images = weights.to(images.dtype).view(-1, *[1] * (images.ndim - 1))
     for_targets = weights.to(targets.dtype)[:, None]
-    return torch.lerp(images[order], images, for_images), torch.lerp(targets[order], targets, for_targets)
+    others, their_targets = gathered(images)[order], gathered(targets)[order]
+    return torch.lerp(others, images, for_images), torch.lerp(their_targets, targets, for_targets)
 
 
 def mixtures(
@@ -60,7 +63,7 @@ def mixtures(
     images = torch.cat([labeled, looks])
     targets = torch.cat([F.one_hot(labels, guessed.shape[1]).float(), guessed, guessed])
     weights = mixing_weights(len(images), a, draws("mixing"))
-    order = torch.randperm(len(images), generator=draws("order"))
+    order = permutation(len(images), draws("order"))
     return *mix(images, targets, weights, order), weights
 
 

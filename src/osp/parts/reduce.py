@@ -48,6 +48,20 @@ def batch_mean(mean: Tensor) -> Tensor:
     return mean if world() == 1 else mean + (_over_processes(mean.detach()) - mean.detach())
 
 
+@torch.no_grad()
+def batch_std(values: Tensor) -> Tensor:
+    """The standard deviation of all numbers of the global batch (unbiased), without a gradient.
+
+    >>> batch_std(torch.tensor([1.0, 3.0])).item() ** 2
+    2.0000000000000004
+    """
+    if world() == 1:
+        return values.std()
+    own = values.double()
+    count, total = summed(torch.stack([own.new_tensor(own.numel()), own.sum()]))
+    return (summed((own - total / count).square().sum()) / (count - 1)).sqrt().to(values.dtype)
+
+
 def _tiny(values: Tensor) -> float:
     """The smallest divisor: turns 0 / 0 into 0."""
     return torch.finfo(values.dtype).tiny

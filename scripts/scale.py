@@ -1,0 +1,154 @@
+"""What sharing a run costs: a step of OSP in one process and in two, in turns, and the exchanges by themselves.
+
+    python scripts/scale.py [--network small] [--turns 5] [--steps 3]
+
+Three forms take turns, so that whatever else the machine does meets all of them alike: one process with one thread, one
+with two, and two processes with a thread each that share the batch. Printed are medians over all steps: seconds by the
+clock, and seconds of processor time in each process, which other programs hardly change. docs/scale.md has the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+FORMS = {"one process, one thread": (1, 1), "one process, two threads": (1, 2), "two processes": (2, 1)}
+
+
+class Workers:
+    """The processes of one form; they wait for orders and answer in JSON."""
+
+    def __init__(self, processes: int, threads: int, network: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        command = [sys.executable, __file__, "--network", network, "--threads", str(threads), "--work"]
+        self.started = []
+        for rank in range(processes):
+            ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
+            place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": threads}
+            known = {name: str(value) for name, value in {**ranks, **place}.items()}
+            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            self.started.append(subprocess.Popen(command, env={**os.environ, **known}, **pipes))
+
+    def ask(self, order: str) -> list[Any]:
+        """The answer of each process."""
+        for each in self.started:
+            assert each.stdin is not None
+            each.stdin.write(order + "\n")
+            each.stdin.flush()
+        return [json.loads(each.stdout.readline()) for each in self.started if each.stdout is not None]
+
+
+def work(network: str, threads: int) -> None:
+    """Take orders: `step` and `refresh` give seconds by the clock and of the processor, `gather` a table."""
+    import torch
+
+    from osp import distributed
+    from osp.bench.workload import CASES, Case, MethodStep
+
+    case = CASES.get(network, Case(network, (3, 32, 32)))
+    with distributed.joined(), tempfile.TemporaryDirectory() as folder:
+        run = MethodStep("osp", case.changed(pool=4000), Path(folder), threads)
+        torch.set_num_threads(threads)
+        run()
+        for order in sys.stdin:
+            if order.strip() == "gather":
+                print(json.dumps(exchanges(run)), flush=True)
+                continue
+            clock, processor = time.perf_counter(), time.process_time()
+            {"step": run, "refresh": run.refresh}[order.strip()]()
+            taken = [time.perf_counter() - clock, time.process_time() - processor]
+            print(json.dumps([*taken, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]), flush=True)
+
+
+def exchanges(run: Any) -> dict[str, list[float]]:
+    """Each exchange of a step or a pass by itself: bytes that a process gives, median seconds, seconds of processor."""
+    import torch
+
+    from osp import distributed
+
+    method = run.loop.method
+    wide = method.net.feature_dim
+    features, scores = torch.rand(64 // distributed.world(), wide), torch.rand(256)
+    parameters = [parameter for parameter in method.parameters() if parameter.requires_grad]
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    cases: dict[str, tuple[float, Callable[[], Any]]] = {
+        "flags of a step": (2, lambda: distributed.any_rank(False, False)),
+        "statistics of a batch norm of 128 channels": (257 * 8, lambda: distributed.summed(torch.zeros(257).double())),
+        "features of 64 images for the bank": (features.numel() * 4, lambda: distributed.gathered(features)),
+        "features of 256 images for the bank": (
+            256 * wide * 4,
+            lambda: distributed.gathered_blocks(torch.rand(256, wide), [256] * distributed.world()),
+        ),
+        "a score of 256 images": (
+            1024,
+            lambda: distributed.gathered_blocks(scores, [256] * distributed.world()),
+        ),
+        "all gradients": (
+            sum(parameter.numel() for parameter in parameters) * 4,
+            lambda: distributed.average_gradients(parameters),
+        ),
+    }
+    found = {}
+    for name, (size, exchange) in cases.items():
+        times = []
+        for _ in range(20):
+            clock, processor = time.perf_counter(), time.process_time()
+            exchange()
+            times.append((time.perf_counter() - clock, time.process_time() - processor))
+        found[name] = [size, *(statistics.median(column) for column in zip(*times, strict=True)), min(times)[0]]
+    for parameter in parameters:
+        parameter.grad = None
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--network", default="small")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.work:
+        return work(given.network, given.threads)
+    forms = {name: Workers(*form, given.network) for name, form in FORMS.items()}
+    taken: dict[str, list[list[list[float]]]] = {name: [] for name in forms}
+    passes: dict[str, list[list[list[float]]]] = {name: [] for name in forms}
+    for _ in range(given.turns):
+        for name, workers in forms.items():
+            taken[name] += [workers.ask("step") for _ in range(given.steps)]
+            passes[name].append(workers.ask("refresh"))
+    print("form | step (s) | processor per process (s) | refresh (s) | processor per process (s) | memory (MB)")
+    for name in forms:
+        columns = [
+            statistics.median(answers[0][column] for answers in rows)
+            for rows in (taken[name], passes[name])
+            for column in (0, 1)
+        ]
+        print(f"{name} | " + " | ".join(f"{value:.3f}" for value in columns) + f" | {passes[name][-1][0][2]:.0f}")
+    for exchange, (size, clock, processor, least) in forms["two processes"].ask("gather")[0].items():
+        print(f"{exchange}: {size:,.0f} bytes, {1000 * clock:.2f} ms ({1000 * least:.2f} at best), "
+              f"{1000 * processor:.2f} ms of processor")  # fmt: skip
+    for workers in forms.values():
+        for each in workers.started:
+            assert each.stdin is not None
+            each.stdin.close()
+            each.wait()
+
+
+if __name__ == "__main__":
+    main()

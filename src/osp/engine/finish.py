@@ -1,0 +1,126 @@
+"""The end of a run: one look at all images, the files that stay, the result."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import numpy as np
+
+from osp import distributed
+from osp.engine.batches import Feed
+from osp.engine.data import Data, normalization, pixel_views
+from osp.engine.loop import Loop
+from osp.evaluate.predictions import Predictions
+from osp.evaluate.result import measure
+from osp.files import write_arrays
+from osp.predictor import save_predictor
+from osp.recipe import Plan
+
+
+def finish(loop: Loop, data: Data) -> dict[str, Any]:
+    """Test once, write the reported model, the predictions and, last of all, the result.
+
+    All processes look at the images; the first one measures, writes, and tells the others the result.
+    """
+    started = time.monotonic()
+    predictions = predict_everything(loop, data)
+    with distributed.together():
+        result = write_all(loop, data, predictions, started) if distributed.first() else {}
+    return json.loads(distributed.told(json.dumps(result))) if distributed.world() > 1 else result
+
+
+def write_all(loop: Loop, data: Data, predictions: Predictions, started: float) -> dict[str, Any]:
+    """The files of a finished run; the result."""
+    known = predictions.groups["validation"] if len(predictions.groups["validation"]) else predictions.groups["labeled"]
+    moments = normalization(loop.plan, data)
+    save_predictor(loop.folder.model, loop.evaluation, known.scores, loop.plan, data.class_names, *moments)
+    write_arrays(loop.folder.predictions, predictions.arrays())
+    for name, arrays in loop.method.artifacts().items():
+        path = loop.folder.path / f"{name}.npz"
+        write_arrays(path, {key: tensor.cpu().numpy() for key, tensor in arrays.items()})
+    found = measure(predictions, data.truth)
+    test = predictions.groups["test"]
+    result = {
+        **describe(loop.plan, data),
+        "steps": loop.at.done,
+        "images_seen": loop.at.images_seen,
+        "seconds": round(loop.at.seconds + time.monotonic() - started, 2),
+        **found,
+        "versions": loop.plan.versions,
+        "identity": loop.plan.identity(),
+        "warnings": loop.at.warnings
+        + idle_warnings(loop)
+        + data_warnings(data)
+        + chance_warnings(test.predicted, loop.at.done),
+    }
+    loop.folder.write_result(result)
+    loop.folder.forget_previous()
+    return result
+
+
+def predict_everything(loop: Loop, data: Data) -> Predictions:
+    """One look at all images with the reported weights: the only time test images are seen."""
+    split, evaluation = data.split, loop.evaluation
+    evaluation.fit()
+    views = pixel_views(data.test, data, loop.plan, loop.feed.device)
+    test_feed = Feed(views, split, loop.plan.seed, loop.feed.device)
+    groups = {
+        "test": evaluation.group(split.test, split.test_targets, test_feed),
+        "test_ood": evaluation.group(split.test_ood, None, test_feed),
+        "validation": evaluation.group(split.val, split.val_targets),
+        "labeled": evaluation.group(split.labeled, split.labeled_targets),
+    }
+    for name, images in data.other_ood.items():
+        views = pixel_views(images, data, loop.plan, loop.feed.device)
+        other_feed = Feed(views, split, loop.plan.seed, loop.feed.device)
+        groups[f"ood:{name}"] = evaluation.group(np.arange(len(images)), None, other_feed)
+    return evaluation.predictions(groups, evaluation.pool())
+
+
+def describe(plan: Plan, data: Data) -> dict[str, Any]:
+    """What was run, in the words of the plan; where that gives no OOD ratio, the split's own, if anybody knows it."""
+    ratio = plan.ood_ratio
+    if ratio is None and data.truth is not None:
+        ratio = float(data.truth.mean()) if len(data.truth) else 0.0
+    return {
+        "method": plan.method_name,
+        "dataset": plan.data,
+        "ood_data": plan.ood_data,
+        "data_variant": data.variant,
+        "ood_ratio": ratio,
+        "labels_per_class": plan.labels_per_class,
+        "unlabeled": len(data.split.unlabeled),
+        "class_names": list(data.class_names),
+        "network": plan.network,
+        "preset": plan.preset,
+        "scale": plan.scale,
+        "seed": plan.seed,
+    }
+
+
+IDLE = 1e-3
+"""A mechanism whose activity is smaller than this on average did nothing to speak of."""
+
+
+def idle_warnings(loop: Loop) -> list[str]:
+    """A mechanism that hardly ever acted, or was never reported, is named."""
+    means = {name: float(total) / loop.at.activity.counts[name] for name, total in loop.at.activity.sums.items()}
+    return [
+        f"{loop.method.name}: {name} was {means.get(name, 0):.2g} on average; the method's mechanism was idle"
+        for name in loop.method.mechanism
+        if means.get(name, 0) < IDLE
+    ]
+
+
+def chance_warnings(predicted: np.ndarray, steps: int) -> list[str]:
+    """A network that names one class for every image has learned nothing, whatever its losses say."""
+    if steps >= 100 and len(np.unique(predicted)) == 1:
+        return ["the network gives every test image the same class; try a smaller learning rate or another seed"]
+    return []
+
+
+def data_warnings(data: Data) -> list[str]:
+    files = "file was" if data.skipped == 1 else "files were"
+    return [f"{data.skipped} unreadable image {files} left out"] if data.skipped else []

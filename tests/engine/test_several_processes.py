@@ -1,0 +1,150 @@
+"""A run that two processes share is the run of one: losses, weights, averaged weights, partition, bank, streams.
+
+Every method takes some steps on digits with a network that has batch norms, in grouped passes, once in this process and
+once in two that run beside it. Thresholds are low, so that every mechanism is at work.
+
+What is exact: whatever is a whole number or a decision (partitions, pseudo-labels, ids in the bank, rows drawn from).
+Numbers agree to `TOLERANCE` of the largest in their tensor (of 1 if that is larger): sums of single-precision numbers
+are taken in another order, and training enlarges the difference from step to step. VAT's direction is sought with a
+long step (ξ = 1): with the usual short one it comes from differences of nearly equal predictions, so from rounding.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers.pairs import PROCESSES, in_two, loop_of, train_cases, wait_for
+from osp.methods.registry import available
+from osp.runs.folder import RunFolder
+
+TOLERANCE = 1e-5
+
+
+def case(method: str, steps: int = 6, group: int = 20, **options: Any) -> dict[str, Any]:
+    options = {"batch": 16, "mu": 2, "lr": 0.01, **options}
+    if method == "supervised":
+        options.pop("mu")
+    return {"method": method, "steps": steps, "group": group, "options": options}
+
+
+T2T = {"pool_batch": 8, "pretrain_share": 0.34, "pretrain_lr": 0.01, "refresh": 0.5, "threshold": 0.2, "ramp": 0.0}
+OSP = {**T2T, "delta": 0.2, "recyclable_share": 0.5, "bank_capacity": 12}
+SSB = case("ssb", threshold=0.3, negative_below=0.5, detector_steps=0, detector_share=0.4, hidden=32)
+
+CASES = {
+    "supervised": case("supervised", group=0, input_noise=0.1),
+    "fixmatch": case("fixmatch", threshold=0.3),
+    "osp": case("osp", **OSP),
+    "osp each step": case("osp", **OSP, bank_feed="iteration"),
+    "osp both feeds": case("osp", **OSP, bank_feed="both", least_share=0.1, match="random"),
+    "osp as published": case(
+        "osp",
+        **{**OSP, "least_share": 0.0, "joint_weak": True, "rotation_pass": "own", "partition_by": "matching"},
+        unlabeled_matching="entropy",
+        cut_by="otsu",
+    ),
+    "ssb": SSB,
+    "ssb at rest": {**SSB, "first": 3},
+    "curriculum": case("curriculum", steps=7, admission=0.5, average=0.6),
+    "dac": case("dac", threshold=0.3, head_threshold=0.3, start=0.2, memory_batches=2, threshold_every=0.3),
+    "ds3l": case("ds3l", ramp=0.0),
+    "iomatch": case("iomatch", threshold=0.3, open_threshold=0.2, open_from=0.0, align=True, align_batches=4),
+    "mixmatch": case("mixmatch", ramp=0.0),
+    "mtc": case("mtc", steps=14, domain_share=0.72, domain_refresh=0.05, refresh=0.3),
+    "openmatch": case("openmatch", threshold=0.3, select_from=0.34, refresh=0.5),
+    "otct": case("otct"),
+    "pi-model": case("pi-model", ramp=0.0, input_noise=0.1),
+    "pseudo-label": case("pseudo-label", threshold=0.3, ramp=0.0),
+    "safe-student": case("safe-student", teacher_share=0.34, rounds=2),
+    "t2t": case("t2t", **T2T),
+    "uasd": case("uasd", start=0.2, ramp=0.0, refresh=0.3),
+    "uda": case("uda", threshold=0.3, least_share=0.1),
+    "vat": case("vat", ramp=0.0, xi=1.0),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All cases, in one process and in two."""
+    folder = tmp_path_factory.mktemp("runs")
+    both = in_two(train_cases, folder / "two", CASES)
+    threads = torch.get_num_threads()
+    try:
+        train_cases(folder / "one", CASES)
+        wait_for(both)
+    finally:
+        torch.set_num_threads(threads)
+        for process in both.processes:
+            process.kill()
+    return folder
+
+
+def state(folder: Path, rank: int, name: str) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = torch.load(folder / str(rank) / f"{name}.pt", weights_only=True)
+    return found
+
+
+def test_every_method_is_here() -> None:
+    assert {each["method"] for each in CASES.values()} == set(available())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_processes_end_where_one_does(name: str, runs: Path) -> None:
+    alone = state(runs / "one", 0, name)
+    for rank in range(PROCESSES):
+        shared = state(runs / "two", rank, name)
+        assert shared.keys() == alone.keys()
+        for key, wanted in alone.items():
+            found = shared[key]
+            if not wanted.is_floating_point():
+                assert torch.equal(found, wanted), key
+            else:
+                scale = max(1.0, float(wanted.abs().max())) if wanted.numel() else 1.0
+                assert found.shape == wanted.shape, key
+                assert float((found - wanted).abs().max() if found.numel() else 0) <= TOLERANCE * scale, key
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_processes_write_the_losses_of_one_once(name: str, runs: Path) -> None:
+    def lines(folder: Path) -> list[dict[str, Any]]:
+        return RunFolder(folder / name).read_metrics()
+
+    alone, shared = lines(runs / "one"), lines(runs / "two")
+    assert [(line["step"], line["kind"]) for line in shared] == [(line["step"], line["kind"]) for line in alone]
+    for one, two in zip(alone, shared, strict=True):
+        if one["kind"] == "train":
+            assert two["loss"] == pytest.approx(one["loss"], rel=TOLERANCE)
+            assert two["images_seen"] == one["images_seen"]
+
+
+def test_both_processes_have_the_same_to_the_bit(runs: Path) -> None:
+    for name in CASES:
+        first, second = (state(runs / "two", rank, name) for rank in range(PROCESSES))
+        assert [key for key in first if not torch.equal(first[key], second[key])] == []
+
+
+def test_the_mechanisms_were_at_work(runs: Path) -> None:
+    """A comparison of idle parts would say nothing."""
+    for name in ("osp", "osp each step", "osp both feeds"):
+        found = state(runs / "one", 0, name)
+        assert found["kept_rows"].any()
+        assert found["bank.written"].sum() > 5
+    assert state(runs / "one", 0, "mtc")["soft"].unique().numel() > 10
+    assert state(runs / "one", 0, "dac")["memory.embeddings"].any()
+    assert state(runs / "one", 0, "curriculum")["admitted_rows"].any()
+
+
+def test_parameters_that_rest_stay_untouched(runs: Path, tmp_path: Path) -> None:
+    """SSB's detector has no gradient before its stage: weight decay and momentum must leave it alone."""
+    start = loop_of(tmp_path, SSB).method.state_dict()
+    for rank in range(PROCESSES):
+        found = state(runs / "two", rank, "ssb at rest")
+        detector = [name for name in start if name.startswith("own_score")]
+        assert detector
+        assert [name for name in detector if not torch.equal(found[name], start[name])] == []
+        assert not torch.equal(found["net.classifier.0.weight"], start["net.classifier.0.weight"])
