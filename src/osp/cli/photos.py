@@ -33,7 +33,10 @@ def fit(
     ] = None,
     backbone: Annotated[
         str | None,
-        typer.Option(help="lite0: a pretrained network, the default; nothing is downloaded. none: from scratch."),
+        typer.Option(
+            help="lite0: a pretrained network, the default; nothing is downloaded. hf:FOLDER or hf:NAME: one of "
+            "transformers (DINOv2, SigLIP, ViT, ConvNeXt). none: from scratch."
+        ),
     ] = None,
     method: Annotated[
         str, typer.Option(help="Train on from the instant answer, e.g. osp or fixmatch, and keep the better of both.")

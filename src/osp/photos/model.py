@@ -19,7 +19,7 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
 from osp.data.decode_pool import decode_all
-from osp.errors import UserError
+from osp.errors import UserError, printable
 from osp.files import replace
 from osp.nets.pretrained import Backbone
 from osp.photos.backbones import open_backbone
@@ -128,8 +128,12 @@ def load_model(folder: Path | str, backbone: Backbone | None = None) -> PhotoMod
         name, checksum = str(facts["backbone"]["name"]), str(facts["backbone"]["checksum"])
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"The model in {folder} is damaged ({error}). Run the fit again.") from None
-    backbone = backbone or open_backbone(name)
-    if (backbone.name, backbone.checksum) != (name, checksum):
+    if backbone is None:
+        try:
+            backbone = open_backbone(name, fetch=False)
+        except UserError as error:
+            raise UserError(f"The model in {folder} looks at photos with {printable(name)}. {error}") from None
+    if backbone.checksum != checksum:
         raise UserError(
             f"The model in {folder} was fitted on features of {name} ({checksum[:8]}), "
             f"not of {backbone.name} ({backbone.checksum[:8]})."
