@@ -6,12 +6,13 @@ of this package: a worker starts in a fraction of a second and needs neither tor
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import struct
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -21,6 +22,8 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "DIB", "TIFF", "GIF")
 """What a file may be, whatever its name says: Pillow knows others that call outside programs (EPS)."""
 
 HEIF_EXTENSIONS = (".heic", ".heif")
+HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1")
+"""What such a file says of itself, from its eighth byte on."""
 
 MAX_PIXELS = 178_956_970
 """Above this an image is taken for a decompression bomb (Pillow's own limit)."""
@@ -43,13 +46,32 @@ class Unreadable(Exception):
 
 def decode(path: str, size: int) -> np.ndarray:
     """The file's (first) image as uint8 3 x size x size: the middle square, antialiased, on white where transparent."""
-    try:
+
+    def opened() -> Image.Image:
         if os.path.getsize(path) == 0:
             raise Unreadable("empty file (0 bytes)")
+        return _open(path, path.lower().endswith(HEIF_EXTENSIONS))
+
+    return _decoded(opened, size, MAX_PIXELS)
+
+
+def decode_bytes(content: bytes, size: int, most_pixels: int = MAX_PIXELS) -> np.ndarray:
+    """`decode` of a file that is in memory; more pixels than `most_pixels` are refused before they are unpacked."""
+
+    def opened() -> Image.Image:
+        if not content:
+            raise Unreadable("empty (0 bytes)")
+        return _open(io.BytesIO(content), content[4:8] == b"ftyp" and content[8:12] in HEIF_BRANDS)
+
+    return _decoded(opened, size, most_pixels)
+
+
+def _decoded(opened: Callable[[], Image.Image], size: int, most_pixels: int) -> np.ndarray:
+    try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of odd metadata: either the pixels can be read or they cannot
-            with _open(path) as image:
-                if image.width * image.height > MAX_PIXELS:
+            with opened() as image:
+                if image.width * image.height > most_pixels:
                     raise Unreadable(f"absurdly large ({image.width} x {image.height} pixels)")
                 image.draft(None, (2 * size, 2 * size))  # JPEG: decode at 1/2, 1/4 or 1/8 if that leaves twice the size
                 image.load()
@@ -83,16 +105,16 @@ def fit_image(image: Image.Image | np.ndarray, size: int) -> np.ndarray:
     return np.ascontiguousarray(np.asarray(square, dtype=np.uint8).transpose(2, 0, 1))
 
 
-def _open(path: str) -> Image.Image:
+def _open(file: str | IO[bytes], heif: bool) -> Image.Image:
     formats: tuple[str, ...] = FORMATS
-    if path.lower().endswith(HEIF_EXTENSIONS):
+    if heif:
         try:
             import pillow_heif
         except ImportError:
             raise Unreadable("HEIC needs the package pillow-heif: pip install 'osp[heif]'") from None
         pillow_heif.register_heif_opener()
         formats = (*FORMATS, "HEIF")
-    return Image.open(path, formats=formats)
+    return Image.open(file, formats=formats)
 
 
 def _turn(image: Image.Image) -> Image.Transpose | None:

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from osp.errors import UserError, printable
+from osp.errors import UserError, printable, user_path
 from osp.nets.pretrained import Backbone
 
 PREFIX = "hf:"
@@ -130,8 +130,8 @@ def huggingface(name: str, fetch: bool = True) -> Backbone:
 
 def _folder(given: str, fetch: bool) -> tuple[Path, str]:
     """The folder with the files, and the name under which it is found again."""
-    path = Path(given).expanduser()
-    if path.is_dir():
+    path = user_path(given)
+    if given and path.is_dir():
         return path, str(path.absolute())
     if not given or path.is_absolute() or given.startswith(("~", ".")) or not _HUB_NAME.fullmatch(given):
         raise UserError(
