@@ -40,7 +40,11 @@ def save(folder: Path, family: str = "vit", seed: int = 0, card: str = "license:
     size = SIZES[family]
     settings: dict[str, Any] = {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.25, 0.3], "rescale_factor": 1 / 255}
     if family == "dinov2":
-        settings |= {"do_center_crop": True, "crop_size": {"height": size, "width": size}, "size": {"shortest_edge": 32}}
+        settings |= {
+            "do_center_crop": True,
+            "crop_size": {"height": size, "width": size},
+            "size": {"shortest_edge": 32},
+        }
     elif family == "convnext":
         settings |= {"size": {"shortest_edge": size}, "crop_pct": 0.875}
     else:

@@ -88,6 +88,8 @@ class PhotoModel:
         arrays = {name: np.ascontiguousarray(getattr(self.instant, name)) for name in _ARRAYS}
         if self.instant.adapter is not None:
             arrays |= {name: np.ascontiguousarray(getattr(self.instant.adapter, name[8:])) for name in _ADAPTER}
+        if self.instant.held_out is not None:
+            arrays["held_out"] = np.ascontiguousarray(self.instant.held_out)
         content = save_arrays(arrays)
         limit = self.instant.fallback_threshold
         facts: dict[str, Any] = {
@@ -161,6 +163,9 @@ def _instant(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Instant:
         adapter = Adapter(*(arrays[name] for name in _ADAPTER))
         hidden = len(adapter.bias)
         shapes |= {"adapter_down": (hidden, dim), "adapter_bias": (hidden,), "adapter_up": (dim, hidden)}
+    held_out = arrays.get("held_out")
+    if held_out is not None:
+        shapes["held_out"] = (count, len(names))
     for name, shape in shapes.items():
         if arrays[name].shape != shape:
             raise ValueError(f"{name} is {arrays[name].shape}, not {shape}")
@@ -177,6 +182,7 @@ def _instant(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Instant:
         smoothing=float(facts["smoothing"]),
         fallback_threshold=math.inf if limit is None else float(limit),
         estimate=Estimate(**facts["estimate"]) if facts["estimate"] else None,
+        held_out=held_out,
         adapter=adapter,
         **values,
     )

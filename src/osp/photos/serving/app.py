@@ -26,7 +26,7 @@ from osp.data.decode import Unreadable
 from osp.errors import printable
 from osp.photos.serving.guard import LOCAL, Guard
 from osp.photos.serving.line import Busy, Line
-from osp.photos.serving.looking import Look, Looker, Photos, about
+from osp.photos.serving.looking import Look, Looker, about, jpeg
 from osp.photos.serving.openapi import ANY_TYPE, DEFAULTS, MOST_NEIGHBORS, description
 from osp.report.template import data_url
 
@@ -77,7 +77,7 @@ class _Server:
     def __init__(self, looker: Looker, limits: Limits) -> None:
         self._looker, self._limits = looker, limits
         self._line = Line(limits.waiting)
-        self._photos, self._reader = Photos(looker), ThreadPoolExecutor(1, thread_name_prefix="osp-photos")
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="osp-photos")
         self._names = [printable(name) for name in looker.class_names]
         self._about = {**about(looker), "most_bytes": limits.bytes, "most_pixels": limits.pixels}
         self._openapi = description(self._names, limits.bytes, limits.pixels)
@@ -98,12 +98,12 @@ class _Server:
 
     async def labeled(self, request: Request) -> Response:
         number = request.path_params["number"]
-        content = None
+        found = None
         if number < len(self._looker.known):
-            content = await asyncio.get_running_loop().run_in_executor(self._reader, self._photos.of, number)
-        if content is None:
+            found = await asyncio.get_running_loop().run_in_executor(self._reader, self._looker.labeled_photo, number)
+        if found is None:
             raise Refused(404, f"There is no labelled photo {number} to show.")
-        return Response(content, media_type="image/jpeg")
+        return Response(jpeg(found), media_type="image/jpeg")
 
     async def predict(self, request: Request) -> Response:
         kind = request.headers.get("content-type", ANY_TYPE).partition(";")[0].strip().lower()

@@ -7,7 +7,6 @@ import hashlib
 import io
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,6 @@ from osp.data.decode import Unreadable, decode_bytes
 from osp.data.fit import fit_images
 from osp.errors import UserError, printable, user_path
 from osp.photos.fit import labels_of
-from osp.photos.instant import softmax
 from osp.photos.model import PhotoModel
 from osp.photos.places import photo_maps
 from osp.photos.predict import TrainedModel, open_run
@@ -104,7 +102,7 @@ class Looker(ABC):
 
     @abstractmethod
     def has_photo(self, number: int) -> bool:
-        """Whether `labeled_photo` is likely to have it, without opening it."""
+        """Whether the photo can be shown."""
 
     def warm_up(self) -> None:
         """Have everything loaded before the first question."""
@@ -154,20 +152,25 @@ class PhotoLooker(Looker):
         return found
 
     def has_photo(self, number: int) -> bool:
-        return number < len(self._files) and Path(self._files[number].file).is_file()
+        return self._content(number) is not None
 
     def labeled_photo(self, number: int) -> np.ndarray | None:
+        content = self._content(number)
+        try:
+            return None if content is None else plain(decode_bytes(content, THUMBNAIL))
+        except Unreadable:
+            return None
+
+    def _content(self, number: int) -> bytes | None:
         """The very photo that was learned from: a file with another content is not shown under its name."""
         if number >= len(self._files):
             return None
         label = self._files[number]
         try:
             content = Path(label.file).read_bytes()
-            if hashlib.blake2b(content, digest_size=16).hexdigest() != label.content:
-                return None
-            return plain(decode_bytes(content, THUMBNAIL))
-        except (OSError, ValueError, Unreadable):
+        except (OSError, ValueError):
             return None
+        return content if hashlib.blake2b(content, digest_size=16).hexdigest() == label.content else None
 
 
 class TrainedLooker(Looker):
@@ -184,8 +187,8 @@ class TrainedLooker(Looker):
 
     def answer(self, pixels: np.ndarray) -> tuple[np.ndarray, float, np.ndarray]:
         said = self._predictor(pixels.transpose(1, 2, 0)[None])
-        chances = softmax(np.log(np.maximum(said.probabilities[0], 1e-30)) / self._model.temperature)
-        return chances, float(said.ood_score[0]), _units(said.features)[0]
+        powers = said.probabilities[0].astype(np.float64) ** (1 / self._model.temperature)
+        return powers / powers.sum(), float(said.ood_score[0]), _units(said.features)[0]
 
     def threshold(self, accept: float) -> float:
         return self._model.threshold(accept)
@@ -261,18 +264,6 @@ def jpeg(image: np.ndarray) -> bytes:
     buffer = io.BytesIO()
     picture.save(buffer, format="JPEG", quality=88)
     return buffer.getvalue()
-
-
-class Photos:
-    """The labelled photos as JPEGs, the last ones asked for kept in memory."""
-
-    def __init__(self, looker: Looker) -> None:
-        self.of = lru_cache(maxsize=256)(lambda number: _shown(looker, number))
-
-
-def _shown(looker: Looker, number: int) -> bytes | None:
-    picture = looker.labeled_photo(number)
-    return None if picture is None else jpeg(picture)
 
 
 def about(looker: Looker) -> dict[str, object]:

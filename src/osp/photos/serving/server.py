@@ -77,7 +77,9 @@ def listen(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
         raise UserError(f"--port {port}: a number from 0 (any free one) to 65535.")
     try:
-        family, *_, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, *_, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+            0
+        ]
         return socket.create_server(address[:2], family=family, backlog=128)
     except socket.gaierror:
         raise UserError(f"--host {host}: there is no such address on this machine.") from None
