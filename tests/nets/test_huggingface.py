@@ -1,4 +1,4 @@
-"""Backbones of transformers: the family's own features, prepared as their settings say, and nothing but data is read."""
+"""Backbones of transformers: the family's own features, of images prepared as their settings say; only data is read."""
 
 from __future__ import annotations
 

@@ -262,10 +262,9 @@ def test_nothing_of_an_upload_is_kept(server: Server) -> None:
 
 
 def test_an_address_that_cannot_be_had_is_told() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        with pytest.raises(UserError, match=r"Cannot listen.*--port 0"):
-            listen("127.0.0.1", taken.getsockname()[1])
-    with pytest.raises(UserError, match="no such address|Cannot listen"):
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match=r"Cannot listen.*--port 0"):
+        listen("127.0.0.1", taken.getsockname()[1])
+    with pytest.raises(UserError, match=r"no such address|Cannot listen"):
         listen("no-such-host.invalid", 0)
     with pytest.raises(UserError, match="65535"):
         listen("127.0.0.1", 70000)

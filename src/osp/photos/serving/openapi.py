@@ -126,7 +126,7 @@ def _schemas(classes: list[str], most_bytes: int, most_pixels: int) -> dict[str,
     said = {
         "class": name,
         "probability": _SHARE,
-        "probabilities": _object({each: _SHARE for each in dict.fromkeys(classes)}),
+        "probabilities": _object(dict.fromkeys(dict.fromkeys(classes), _SHARE)),
         "ood_score": {"type": "number", "description": "Larger = more foreign."},
         "threshold": {"type": ["number", "null"], "description": "Above it an image is called foreign; null: never."},
         "in": {"type": "boolean", "description": "Whether it looks like one of the classes."},
