@@ -27,7 +27,7 @@ from osp.errors import printable
 from osp.photos.serving.guard import LOCAL, Guard
 from osp.photos.serving.line import Busy, Line
 from osp.photos.serving.looking import Look, Looker, about, jpeg
-from osp.photos.serving.openapi import ANY_TYPE, DEFAULTS, MOST_NEIGHBORS, description
+from osp.photos.serving.openapi import BODY_TYPES, DEFAULTS, MOST_NEIGHBORS, description
 from osp.report.template import data_url
 
 
@@ -106,9 +106,9 @@ class _Server:
         return Response(jpeg(found), media_type="image/jpeg")
 
     async def predict(self, request: Request) -> Response:
-        kind = request.headers.get("content-type", ANY_TYPE).partition(";")[0].strip().lower()
-        if kind != ANY_TYPE and not kind.startswith("image/"):
-            raise Refused(415, f"Send the image itself, as image/... or {ANY_TYPE}.")
+        kind = request.headers.get("content-type", "none").partition(";")[0].strip().lower()
+        if kind not in BODY_TYPES:
+            raise Refused(415, f"Send the image itself, as one of {', '.join(BODY_TYPES)}.")
         asked = parameters(request.query_params.multi_items())
         with self._line.place():
             content = await self._upload(request)

@@ -9,7 +9,6 @@ from osp.version import __version__
 MOST_NEIGHBORS = 24
 DEFAULTS: dict[str, Any] = {"accept": 0.95, "neighbors": 6, "explain": True}
 BODY_TYPES = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/bmp", "image/tiff", "image/heic")
-ANY_TYPE = "application/octet-stream"
 
 _TEXT = {"type": "string"}
 _SHARE = {"type": "number", "minimum": 0, "maximum": 1}
@@ -88,7 +87,7 @@ def _predict(most_bytes: int, most_pixels: int) -> dict[str, Any]:
         "400": _error("It cannot be read as an image, or has too many pixels"),
         "408": _error("The upload took too long"),
         "413": _error(f"The upload is larger than {most_bytes} bytes"),
-        "415": _error("The content type is neither an image's nor application/octet-stream"),
+        "415": _error("The content type is not that of an image"),
         "422": _error("A parameter is unknown or has a value that does not fit"),
         "503": busy,
     }
@@ -96,7 +95,7 @@ def _predict(most_bytes: int, most_pixels: int) -> dict[str, Any]:
     operation["requestBody"] = {
         "required": True,
         "description": f"The image file itself: at most {most_bytes} bytes and {most_pixels} pixels.",
-        "content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in (*BODY_TYPES, ANY_TYPE)},
+        "content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in BODY_TYPES},
     }
     return operation
 
