@@ -35,12 +35,17 @@ def write_report(run_folder: str | Path, compare: str | Path | None = None, out:
     """
     run = read_run(run_folder)
     other = None if compare is None else read_run(compare)
-    path = run.folder.path / "report.html" if out is None else Path(out)
+    path = check_out(run.folder.path / "report.html" if out is None else Path(out))
+    write_text(path, page(run, other))
+    return path
+
+
+def check_out(path: Path) -> Path:
+    """The path, if a page can be written there."""
     if path.is_dir():
         raise UserError(f"--out {path} is a folder; name a file.")
     if not path.parent.is_dir():
         raise UserError(f"--out {path}: there is no folder {path.parent}.")
-    write_text(path, page(run, other))
     return path
 
 

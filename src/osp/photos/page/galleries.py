@@ -134,7 +134,9 @@ def disagreements(run: FittedRun, other: FittedRun) -> list[Gallery]:
             here, there = (printable("foreign" if each is None else each) for each in (own, theirs[said.file]))
             found.append(Shot(said.file, said.label, f"{here}; there: {there}", not said.inside))
     return [
-        Gallery("The two runs disagree", found[:MOST], f"{len(found):,} photos of the pile; there: the run compared with.")
+        Gallery(
+            "The two runs disagree", found[:MOST], f"{len(found):,} photos of the pile; there: the run compared with."
+        )
     ]
 
 
