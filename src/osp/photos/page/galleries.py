@@ -9,7 +9,7 @@ import numpy as np
 from osp.errors import printable
 from osp.photos.page.reading import FittedRun, Said
 
-MOST = 24
+MOST, MOST_BY_SCORE = 24, 16
 FOREIGN = -1
 """Stands for a class where a photo is called foreign."""
 
@@ -58,7 +58,7 @@ def by_class(run: FittedRun) -> list[Gallery]:
 def by_score(run: FittedRun) -> list[Gallery]:
     """The most and the least foreign photos of the pile."""
     rows = sorted((run.pile[row] for row in run.counted), key=lambda said: said.score)
-    count = min(MOST, -(-len(rows) // 2))
+    count = min(MOST_BY_SCORE, -(-len(rows) // 2))
     names = run.shown_names
 
     def shots(some: list[Said]) -> list[Shot]:
@@ -133,11 +133,8 @@ def disagreements(run: FittedRun, other: FittedRun) -> list[Gallery]:
         if said.file in theirs and theirs[said.file] != own:
             here, there = (printable("foreign" if each is None else each) for each in (own, theirs[said.file]))
             found.append(Shot(said.file, said.label, f"{here}; there: {there}", not said.inside))
-    return [
-        Gallery(
-            "The two runs disagree", found[:MOST], f"{len(found):,} photos of the pile; there: the run compared with."
-        )
-    ]
+    note = f"{len(found):,} photos of the pile; there: the run compared with."
+    return [Gallery("The two runs disagree", found[:MOST], note)]
 
 
 def _percent(share: float) -> str:

@@ -19,7 +19,7 @@ SIDE = 160
 
 
 def look(run: FittedRun, other: FittedRun | None, most: int) -> list[dict[str, Any]]:
-    """The photos, and what speaks for the class that each run gives them; UserError where they or the models are gone."""
+    """The photos, and what speaks for the class that each run gives them; UserError where one is gone."""
     chosen = first_of_each(run, most)
     if not chosen:
         raise UserError("the photos are no longer where they were.")
@@ -35,21 +35,19 @@ def look(run: FittedRun, other: FittedRun | None, most: int) -> list[dict[str, A
 def first_of_each(run: FittedRun, most: int) -> list[tuple[str, str]]:
     """A photo of each of the first classes and one or two foreign ones, with what is known of them.
 
-    Test photos where there are any, else photos of the pile that the model is sure of: of what it was taught with it
-    knows the answer by heart.
+    Test photos where there are any, else photos of the pile: of what it was taught it knows the answer by heart.
     """
     found: list[tuple[str, str]] = []
     names = run.shown_names
     for number in range(min(most - 2, len(names))):
-        tested = [said.file for said in run.test if said.truth == number]
-        sure = sorted((run.pile[row] for row in run.counted if run.pile[row].label == number), key=lambda s: s.score)
+        tested = [(said.file, names[number]) for said in run.test if said.truth == number]
+        alike = sorted((run.pile[row] for row in run.counted if run.pile[row].label == number), key=lambda s: s.score)
         taught = [file for file, label in zip(run.labeled_files, run.labels, strict=True) if label == number]
-        found += [
-            (file, names[number]) for file in [*tested, *(said.file for said in sure), *taught][:3] if _there(file)
-        ][:1]
+        others = [*((said.file, "of the pile") for said in alike), *((file, names[number]) for file in taught)]
+        found += [each for each in (tested + others)[:3] if _there(each[0])][:1]
     foreign = [said for said in run.test if said.truth < 0] or [run.pile[row] for row in run.counted]
     foreign = sorted((said for said in foreign if not said.inside), key=lambda said: -said.score)
-    found += [(said.file, "foreign") for said in foreign[:6] if _there(said.file)][:2]
+    found += [(said.file, "foreign" if run.test else "of the pile") for said in foreign[:6] if _there(said.file)][:2]
     return found
 
 

@@ -6,14 +6,14 @@ torch and the backbone. All else comes from the run folder alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from osp.data.decode import Unreadable, decode
+from osp.data.decode_pool import decode_all
 from osp.errors import UserError, printable
 from osp.files import write_text
 from osp.photos.page import words
@@ -28,7 +28,7 @@ from osp.report.template import picture_url, render
 
 SIDE = 144
 """Of a photo in a gallery, in pixels."""
-MOST_LABELED, MOST_PILE = 500, 800
+MOST_LABELED, MOST_PILE = 300, 500
 """Points on the map."""
 MOST_LOOKS = 8
 
@@ -50,13 +50,20 @@ class Pictures:
     def __init__(self) -> None:
         self._found: dict[str, np.ndarray | None] = {}
 
+    def read(self, files: Iterable[str]) -> None:
+        """Read several at once: many are spread over processes."""
+        new = [file for file in dict.fromkeys(files) if file not in self._found]
+        done = 0
+        for images, skipped in decode_all(new, SIDE):
+            missing, pixels = {position for position, _ in skipped}, iter(images)
+            for position in range(done, done + len(images) + len(skipped)):
+                image = None if position in missing else np.ascontiguousarray(next(pixels).transpose(1, 2, 0))
+                self._found[new[position]] = image
+            done += len(images) + len(skipped)
+
     def __call__(self, file: str) -> np.ndarray | None:
         """uint8 H×W×3, the middle square; None where it cannot be had."""
-        if file not in self._found:
-            try:
-                self._found[file] = np.ascontiguousarray(decode(file, SIDE).transpose(1, 2, 0))
-            except (Unreadable, OSError, ValueError):
-                self._found[file] = None
+        self.read([file])
         return self._found[file]
 
     def note(self) -> str:
@@ -148,16 +155,17 @@ def _histograms(run: FittedRun) -> list[dict[str, str]]:
         return []
     known = [said.score for said in run.test if said.truth >= 0]
     foreign = [said.score for said in run.test if said.truth < 0]
-    groups: list[tuple[str, dict[str, np.ndarray]]] = [
-        ("The pile, and sorted photos held out in turn",
-         {"ID": run.known_scores, "unlabelled": np.array([run.pile[row].score for row in run.counted])}),
-        ("Test photos", {"ID": np.array(known), "OOD": np.array(foreign)}),
+    pile = np.array([run.pile[row].score for row in run.counted])
+    groups = [
+        ("The pile, and sorted photos", {"ID": run.known_scores, "unlabelled": pile},
+         {"ID": "sorted, held out", "unlabelled": "pile"}),
+        ("Test photos", {"ID": np.array(known), "OOD": np.array(foreign)}, {"ID": "known", "OOD": "foreign"}),
     ]  # fmt: skip
     found = []
-    for title, scores in groups:
+    for title, scores, kinds in groups:
         if any(map(len, scores.values())):
             figure = Figure(figsize=(5, 3.2), layout="constrained", dpi=110)
-            draw_scores(figure.subplots(), scores, limit, title)
+            draw_scores(figure.subplots(), scores, limit, title, names=kinds)
             found.append({"title": title, "drawing": drawn(figure)})
     return found
 
@@ -179,6 +187,7 @@ def _map(run: FittedRun, pictures: Pictures) -> dict[str, Any] | None:
         points.append((said.label if said.inside else -1, False, said.file, f"pile: {text}"))
     places = embed(features)
     order = sorted(range(len(points)), key=lambda i: (points[i][1], points[i][0] >= 0))  # sorted ones on top
+    pictures.read(points[i][2] for i in order)
     images = [pictures(points[i][2]) for i in order]
     nothing = np.full((THUMBNAIL, THUMBNAIL, 3), 128, np.uint8)
     atlas = atlas_of([nothing if image is None else image for image in images]) if any(
