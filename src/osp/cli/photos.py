@@ -45,6 +45,7 @@ def fit(
         Path | None, typer.Option("--from", help="An earlier fit whose labels, pile and backbone are used again.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    page: Annotated[bool, typer.Option(help="Write report.html into the run, as `osp report` does.")] = True,
 ) -> None:
     """Make a classifier from a folder of sorted photos and a pile of unsorted ones.
 
@@ -73,6 +74,10 @@ def fit(
         given: dict[str, Any] = {"test": test, "backbone": backbone, "method": method, "earlier": earlier}
         run = start(sorted_dir, pile, out, **given, seed=seed, say=say, progress=display.loading)
     _print_fit(run.result, run.path)
+    if page:
+        from osp.photos.page.page import write_photo_report
+
+        say(f"Page: {write_photo_report(run.path)}")
 
 
 def _from_scratch(sorted_dir: Path, pile: Path | None, out: Path, seed: int, more: Path | None) -> None:

@@ -74,9 +74,8 @@ def tiles(run: FittedRun) -> list[dict[str, str]]:
         found.append({"number": f"{pile['out']:,}", "text": "look foreign"})
     if tested and tested.get("auroc") is not None:
         found.append({"number": f"{tested['auroc']:.1f}", "text": "AUROC, known against foreign test photos"})
-    found.append(
-        {"number": f"{len(run.doubts):,}", "text": f"label{' looks' if len(run.doubts) == 1 else 's look'} wrong"}
-    )
+    one = len(run.doubts) == 1
+    found.append({"number": f"{len(run.doubts):,}", "text": "label looks wrong" if one else "labels look wrong"})
     return found
 
 
