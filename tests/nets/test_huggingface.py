@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -135,8 +136,7 @@ def test_neither_a_pickle_nor_code_beside_the_weights_is_run(tmp_path: Path, mon
 def test_a_name_on_the_hub_is_found_in_its_cache_and_never_fetched_because_a_file_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from huggingface_hub import constants
-
+    constants = import_module("huggingface_hub.constants")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
     kept = tmp_path / "hub" / "models--somebody--tiny"
