@@ -20,7 +20,7 @@ def imported(*arguments: str) -> set[str]:
     return {line.rsplit("|", 1)[1].strip() for line in lines[1:]}  # after the headings
 
 
-@pytest.mark.parametrize("command", [(), ("demo",), ("train",), ("report",), ("datasets",), ("methods",)])
+@pytest.mark.parametrize("command", [(), ("demo",), ("train",), ("report",), ("serve",), ("datasets",), ("methods",)])
 def test_help_imports_nothing_heavy(command: tuple[str, ...]) -> None:
     modules = imported("-m", "osp", *command, "--help")
     assert {"osp", "osp.cli"} <= modules

@@ -46,6 +46,22 @@ class Page:
     def open(self, file: Path) -> None:
         self._command("POST", "url", {"url": file.absolute().as_uri()})
 
+    def visit(self, address: str) -> None:
+        self._command("POST", "url", {"url": address})
+
+    def choose_files(self, selector: str, *files: Path) -> None:
+        """Put files into a file input, as its dialog would."""
+        found = self._command("POST", "element", {"using": "css selector", "value": selector})
+        (element,) = found.values()
+        self._command("POST", f"element/{element}/value", {"text": "\n".join(map(str, files))})
+
+    def until(self, script: str, seconds: float = 60) -> None:
+        """Wait until a script returns something true."""
+        end = time.monotonic() + seconds
+        while not self.run(script):
+            assert time.monotonic() < end, f"still not so: {script}; the console: {self.complaints()}"
+            time.sleep(0.1)
+
     def run(self, script: str, *arguments: Any) -> Any:
         """The value that a script returns."""
         return self._command("POST", "execute/sync", {"script": script, "args": list(arguments)})

@@ -18,9 +18,8 @@ def small_backbone(checksum: str = "tiles") -> Backbone:
     weight.data.zero_()
     for channel in range(3):
         weight.data[channel, channel] = 1.0
-    return Backbone(
-        "tiles", checksum, network.eval().requires_grad_(False), 32, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), 48, "none"
-    )
+    frozen = network.eval().requires_grad_(False)
+    return Backbone("tiles", checksum, frozen, 32, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), 48, "none", cam_layer="1")
 
 
 def write_photo(path: Path, seed: int, size: int = 40) -> Path:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from osp.cli import bench, export, lists, photos, report, settings, train
+from osp.cli import bench, export, lists, photos, report, serve, settings, train
 from osp.cli.mistakes import explain
 from osp.cli.text import complain, say
 from osp.errors import UserError
@@ -29,6 +29,7 @@ app.command()(photos.predict)
 app.command()(photos.sort)
 app.command()(train.train)
 app.command()(report.report)
+app.command()(serve.serve)
 app.command()(export.export)
 app.command()(lists.datasets)
 app.command()(lists.methods)

@@ -33,7 +33,10 @@ def fit(
     ] = None,
     backbone: Annotated[
         str | None,
-        typer.Option(help="lite0: a pretrained network, the default; nothing is downloaded. none: from scratch."),
+        typer.Option(
+            help="lite0: a pretrained network, the default; nothing is downloaded. hf:FOLDER or hf:NAME: one of "
+            "transformers (DINOv2, SigLIP, ViT, ConvNeXt). none: from scratch."
+        ),
     ] = None,
     method: Annotated[
         str, typer.Option(help="Train on from the instant answer, e.g. osp or fixmatch, and keep the better of both.")
@@ -42,6 +45,7 @@ def fit(
         Path | None, typer.Option("--from", help="An earlier fit whose labels, pile and backbone are used again.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    page: Annotated[bool, typer.Option(help="Write report.html into the run, as `osp report` does.")] = True,
 ) -> None:
     """Make a classifier from a folder of sorted photos and a pile of unsorted ones.
 
@@ -70,6 +74,10 @@ def fit(
         given: dict[str, Any] = {"test": test, "backbone": backbone, "method": method, "earlier": earlier}
         run = start(sorted_dir, pile, out, **given, seed=seed, say=say, progress=display.loading)
     _print_fit(run.result, run.path)
+    if page:
+        from osp.photos.page.page import write_photo_report
+
+        say(f"Page: {write_photo_report(run.path)}")
 
 
 def _from_scratch(sorted_dir: Path, pile: Path | None, out: Path, seed: int, more: Path | None) -> None:

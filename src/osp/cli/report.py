@@ -12,11 +12,12 @@ from osp.errors import user_path
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a finished `osp train` or `osp fit`.")],
     compare: Annotated[Path | None, typer.Option(help="Folder of a run to compare with, such as a baseline's.")] = None,
     out: Annotated[Path | None, typer.Option(help="File to write; default: report.html in the run's folder.")] = None,
 ) -> None:
-    """One self-contained page about a run: curves, scores, a map of features, confusions, images, where it looks.
+    """One self-contained page about a run: scores, a map of features, confusions, images, where it looks; of
+    `osp train` also curves.
 
     Examples:
 
@@ -24,8 +25,15 @@ def report(
 
     - `osp report runs/demo/osp --compare runs/demo/supervised`
     """
+    from osp.photos.page.reading import is_fit
+
+    folder = user_path(run)
+    given = [None if path is None else user_path(path) for path in (compare, out)]
+    if is_fit(folder):
+        from osp.photos.page.page import write_photo_report
+
+        say(f"Page: {write_photo_report(folder, *given)}")
+        return
     from osp.report import write_report
 
-    other = None if compare is None else user_path(compare)
-    path = write_report(user_path(run), other, None if out is None else user_path(out))
-    say(f"Page: {path}")
+    say(f"Page: {write_report(folder, *given)}")

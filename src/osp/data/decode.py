@@ -22,6 +22,8 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "DIB", "TIFF", "GIF")
 """What a file may be, whatever its name says: Pillow knows others that call outside programs (EPS)."""
 
 HEIF_EXTENSIONS = (".heic", ".heif")
+HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1")
+"""What such a file says of itself, from its eighth byte on."""
 
 MAX_PIXELS = 178_956_970
 """Above this an image is taken for a decompression bomb (Pillow's own limit)."""
@@ -46,15 +48,18 @@ Place = str | bytes | Sequence[Any]
 """An image file: its path, its content, or (path, offset, length) of a file within another."""
 
 
-def decode(place: Place, size: int) -> np.ndarray:
-    """The file's (first) image as uint8 3 x size x size: the middle square, antialiased, on white where transparent."""
+def decode(place: Place, size: int, most_pixels: int = MAX_PIXELS) -> np.ndarray:
+    """The file's (first) image as uint8 3 x size x size: the middle square, antialiased, on white where transparent.
+
+    More pixels than `most_pixels` are refused before they are unpacked.
+    """
     try:
         if (os.path.getsize(place) if isinstance(place, str) else len(place)) == 0:
             raise Unreadable("empty file (0 bytes)")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of odd metadata: either the pixels can be read or they cannot
             with _open(place) as image:
-                if image.width * image.height > MAX_PIXELS:
+                if image.width * image.height > most_pixels:
                     raise Unreadable(f"absurdly large ({image.width} x {image.height} pixels)")
                 image.draft(None, (2 * size, 2 * size))  # JPEG: decode at 1/2, 1/4 or 1/8 if that leaves twice the size
                 image.load()
@@ -90,17 +95,20 @@ def fit_image(image: Image.Image | np.ndarray, size: int) -> np.ndarray:
 
 def _open(place: Place) -> Image.Image:
     formats: tuple[str, ...] = FORMATS
-    if not isinstance(place, str):
-        return Image.open(io.BytesIO(place if isinstance(place, bytes) else _within(*place)), formats=formats)
-    path = place
-    if path.lower().endswith(HEIF_EXTENSIONS):
+    if isinstance(place, str):
+        file: str | io.BytesIO = place
+        heif = place.lower().endswith(HEIF_EXTENSIONS)
+    else:
+        content = place if isinstance(place, bytes) else _within(*place)
+        file, heif = io.BytesIO(content), content[4:8] == b"ftyp" and content[8:12] in HEIF_BRANDS
+    if heif:
         try:
             import pillow_heif
         except ImportError:
             raise Unreadable("HEIC needs the package pillow-heif: pip install 'osp[heif]'") from None
         pillow_heif.register_heif_opener()
         formats = (*FORMATS, "HEIF")
-    return Image.open(path, formats=formats)
+    return Image.open(file, formats=formats)
 
 
 def _within(path: str, offset: int, length: int) -> bytes:

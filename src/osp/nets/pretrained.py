@@ -46,6 +46,8 @@ class Backbone:
     std: tuple[float, float, float]
     feature_dim: int
     license: str
+    cam_layer: str = ""
+    """Layer of the network whose output has places, for Grad-CAM: maps N×C×h×w or tokens N×T×C; empty without one."""
 
     @property
     def device(self) -> torch.device:
@@ -76,6 +78,24 @@ class Backbone:
             out[start : start + batch] = self.network(self.normalize(part)).float().cpu()
         return out
 
+    def features_with_places(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Features of uint8 images, and what `cam_layer` gave on the way to them, where their graph begins."""
+        if not self.cam_layer:
+            raise UserError(f"Grad-CAM: {self.name} has no layer of maps to look at.")
+        seen: list[Tensor] = []
+
+        def begin(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
+            seen.append(output.detach().requires_grad_())
+            return seen[0]
+
+        hook = self.network.get_submodule(self.cam_layer).register_forward_hook(begin)
+        try:
+            with torch.enable_grad():
+                features: Tensor = self.network(self.normalize(images.to(self.device)))
+        finally:
+            hook.remove()
+        return features, seen[0]
+
 
 def efficientnet_lite0() -> Backbone:
     """EfficientNet-Lite0 with ImageNet weights: 224×224 pixels, 1280 features, 4.6 million parameters.
@@ -96,7 +116,15 @@ def efficientnet_lite0() -> Backbone:
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     grey, spread = 127 / 255, 128 / 255
     return Backbone(
-        "efficientnet-lite0", WEIGHTS_SHA256, network, 224, (grey,) * 3, (spread,) * 3, network.feature_dim, LICENSE
+        "efficientnet-lite0",
+        WEIGHTS_SHA256,
+        network,
+        224,
+        (grey,) * 3,
+        (spread,) * 3,
+        network.feature_dim,
+        LICENSE,
+        "maps",
     )
 
 

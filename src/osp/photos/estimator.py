@@ -21,9 +21,10 @@ from sklearn.utils.validation import (
 )
 from torch import nn
 
-from osp.errors import UserError, suggest, user_path
+from osp.errors import UserError, user_path
 from osp.files import write_text
-from osp.nets.pretrained import Backbone, efficientnet_lite0
+from osp.nets.pretrained import Backbone
+from osp.photos.backbones import SAVED_AS, open_backbone
 from osp.photos.given import InputError, file_features, files_of, image_features, is_path, kind_of, labeled_folder
 from osp.photos.instant import Estimate, Instant, fit_instant
 from osp.photos.model import PhotoModel, load_model
@@ -31,7 +32,6 @@ from osp.photos.model import PhotoModel, load_model
 UNLABELED = -1
 FACTS = "estimator.json"
 FORMAT = 1
-BACKBONES = ("lite0", "efficientnet-lite0")
 PLAIN = Backbone("plain-features", "none", nn.Identity(), 0, (0.0,) * 3, (1.0,) * 3, 0, "")
 """Stands in a saved model where the user's own features were given."""
 
@@ -46,7 +46,8 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    backbone : "lite0" (EfficientNet-Lite0), or an `osp.nets.pretrained.Backbone`. Unused for plain features.
+    backbone : "lite0" (EfficientNet-Lite0), "hf:NAME_OR_FOLDER" (extra `hf`), or an `osp.nets.pretrained.Backbone`.
+        Unused for plain features.
     accept : share of the images of known classes that `is_ood` lets pass, between 0 and 1.
     random_state : seed of the folds of cross-validation, and of what is kept of a large pool.
 
@@ -187,10 +188,11 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if dtype.kind not in "biufUO" or facts["input"] not in ("features", "images"):
                 raise ValueError(f"dtype {dtype}, input {facts['input']}")
             classes = np.array(facts["classes"], dtype=dtype)
-            made = cls(backbone or "lite0", float(facts["accept"]), facts["random_state"])
+            plain = facts["input"] == "features"
+            model = load_model(path, PLAIN if plain else backbone)
+            name = "lite0" if plain else SAVED_AS.get(model.backbone.name, model.backbone.name)
+            made = cls(backbone or name, float(facts["accept"]), facts["random_state"])
             made.input_ = facts["input"]
-            plain = made.input_ == "features"
-            model = load_model(path, PLAIN if plain else made._backbone())
             if classes.shape != (len(model.instant.class_names),):
                 raise ValueError(f"{classes.shape} classes")
             made.threshold_ = model.instant.threshold(made.accept)
@@ -229,9 +231,10 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return PLAIN
         if isinstance(self.backbone, Backbone):
             return self.backbone
-        if self.backbone not in BACKBONES:
-            raise InputError(f"The backbone {self.backbone!r} is unknown.{suggest(str(self.backbone), BACKBONES[:1])}")
-        return _lite0()
+        try:
+            return _opened(str(self.backbone))
+        except UserError as error:
+            raise InputError(str(error)) from None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -241,9 +244,9 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 @lru_cache(maxsize=1)
-def _lite0() -> Backbone:
+def _opened(name: str) -> Backbone:
     """Loaded once, and outside the estimator, so that a pickle of it does not carry the network."""
-    return efficientnet_lite0()
+    return open_backbone(name)
 
 
 def is_unlabeled(y: np.ndarray) -> np.ndarray:

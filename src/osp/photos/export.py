@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from osp.errors import UserError, suggest
 from osp.files import write_bytes
 from osp.nets.registry import find
-from osp.photos.instant import NEAREST_LABELS, Instant
+from osp.photos.graph import InstantNet
 from osp.photos.model import FACTS, PhotoModel, load_model
 from osp.predictor import Predictor
 from osp.predictor import load as load_predictor
@@ -125,60 +125,21 @@ class PredictorNet(nn.Module):
 
 
 class PhotoNet(nn.Module):
-    """Preprocessing, backbone and instant answer (`osp.photos.instant`, whose formulas these are) of a photo model."""
+    """Preprocessing, backbone and instant answer of a photo model."""
 
     mean: Tensor
     std: Tensor
-    middle: Tensor
-    weight: Tensor
-    bias: Tensor
-    labeled: Tensor
-    lengths: Tensor
-    references: Tensor
-    reference_scores: Tensor
 
     def __init__(self, model: PhotoModel) -> None:
         super().__init__()
-        instant: Instant = model.instant
-        order = np.argsort(instant.labels, kind="stable")
-        rows = instant.labeled[order]
-        self.sizes: list[int] = np.bincount(instant.labels, minlength=len(instant.class_names)).tolist()
-        sums = [part.sum(axis=0) for part in np.split(rows, np.cumsum(self.sizes)[:-1])]
-        self.network = model.backbone.network
-        self.temperature, self.smoothing, self.neighbors = instant.temperature, instant.smoothing, instant.neighbors
-        arrays = {
-            "mean": np.array(model.backbone.mean).reshape(1, 3, 1, 1),
-            "std": np.array(model.backbone.std).reshape(1, 3, 1, 1),
-            "middle": instant.mean,
-            "weight": instant.weight,
-            "bias": instant.bias,
-            "labeled": rows,
-            "lengths": np.maximum(np.linalg.norm(np.stack(sums), axis=1), 1e-12),
-            "references": instant.references,
-            "reference_scores": instant.reference_scores,
-        }
-        for name, array in arrays.items():
-            self.register_buffer(name, torch.from_numpy(np.array(array, np.float32)))
+        self.network, self.answer = model.backbone.network, InstantNet(model.instant)
+        for name, values in (("mean", model.backbone.mean), ("std", model.backbone.std)):
+            self.register_buffer(name, torch.tensor(values, dtype=torch.float32).view(1, 3, 1, 1))
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         pixels = (images.permute(0, 3, 1, 2).to(torch.float32) / 255 - self.mean) / self.std
-        rows = self.network(pixels) - self.middle
-        rows = rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=1e-12)
-        per_class = [
-            (cosines.sum(dim=1) / length + cosines.topk(min(NEAREST_LABELS, size), dim=1).values.mean(dim=1)) / 2
-            for cosines, length, size in zip(
-                (rows @ self.labeled.T).split(self.sizes, dim=1), self.lengths, self.sizes, strict=True
-            )
-        ]
-        scores = 1 - torch.stack(per_class, dim=1).amax(dim=1)
-        smooth = rows
-        if self.neighbors:
-            near = (rows @ self.references.T).topk(self.neighbors, dim=1).indices
-            scores = (scores + self.reference_scores[near].sum(dim=1)) / (1 + self.neighbors)
-            if self.smoothing:
-                smooth = (1 - self.smoothing) * rows + self.smoothing * self.references[near].mean(dim=1)
-        logits = smooth @ self.weight.T + self.bias
-        return (logits / self.temperature).softmax(dim=1), scores
+        logits, scores = self.answer(self.network(pixels))
+        return (logits / self.answer.temperature).softmax(dim=1), scores
 
 
 def _of_predictor(model: Predictor, score: str | None) -> Exportable:

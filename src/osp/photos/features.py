@@ -90,7 +90,8 @@ def compute(
         if view not in VIEWS:
             raise ValueError(f"view={view!r} is unknown.{suggest(view, VIEWS)}")
     paths = [os.path.abspath(file) for file in files]
-    folder = cache.cache_dir() / f"features-{backbone.name}-{_version(backbone)}"
+    kind = backbone.name.partition(":")[0]  # hf:FOLDER: the same weights in another folder are the same network
+    folder = cache.cache_dir() / f"features-{kind}-{_version(backbone)}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         stores = {view: _Store(folder / f"{view}.rows", backbone.feature_dim) for view in views}

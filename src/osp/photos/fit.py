@@ -7,6 +7,8 @@ that a fit that was stopped goes on where it was when it is started again.
     pile.csv                          class, probability, OOD score and decision of every photo of the pile
     labels.json                       the sorted photos, with their classes and contents
     doubts.csv                        labels that look wrong
+    test.csv                          the same of every test photo, with its true class
+    sample.npz                        features of some photos of the pile, for the map of the page
     duplicates.csv                    photos that are there several times
     left-out.csv                      files that were not used, with the reason
     result.json                       all figures
@@ -18,6 +20,7 @@ import contextlib
 import csv
 import io
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -31,7 +34,7 @@ import numpy as np
 
 from osp.errors import UserError, user_path
 from osp.evaluate.metrics import detection
-from osp.files import write_text
+from osp.files import write_arrays, write_text
 from osp.methods.registry import get
 from osp.nets.pretrained import Backbone
 from osp.photos.backbones import open_backbone
@@ -43,14 +46,18 @@ from osp.photos.reading import Label, Listed, Photographs, list_pile, list_sorte
 from osp.photos.sorting import defused
 from osp.version import __version__
 
-PILE, LABELS, DOUBTS, TWINS, LEFT_OUT, RESULT = (
+PILE, LABELS, DOUBTS, TWINS, LEFT_OUT, RESULT, TEST, SAMPLE = (
     "pile.csv",
     "labels.json",
     "doubts.csv",
     "duplicates.csv",
     "left-out.csv",
     "result.json",
+    "test.csv",
+    "sample.npz",
 )
+SAMPLED = 1000
+"""Photos of the pile whose features are kept beside the model, which has too many of them for a map."""
 FEW = 30
 """With fewer held-out images than this, the interval is said to be wide."""
 
@@ -139,6 +146,12 @@ def fit(
         "sorted": os.path.abspath(user_path(sorted_dir)),
         "pile": None if pile_dir is None else os.path.abspath(user_path(pile_dir)),
         "backbone": network.name,
+        "asked": {
+            "method": method,
+            "seed": seed,
+            "test": None if test is None else os.path.abspath(user_path(test)),
+            "from": None if earlier is None else os.path.abspath(user_path(earlier)),
+        },
         "answer": kept,
         "classes": dict(zip(classes, map(int, photos.counts), strict=True)),
         "estimates": {name: asdict(each.estimate) if each.estimate else None for name, each in answers.items()},
@@ -284,7 +297,27 @@ def _write(folder: Path, model: PhotoModel, photos: Photographs, result: dict[st
             ],
         )
         write_table(partial / LEFT_OUT, ("file", "reason"), photos.left_out)
+        if len(photos.test):
+            write_table(
+                partial / TEST,
+                ("file", "truth", "class", "probability", "ood_score", "decision"),
+                [
+                    [
+                        file,
+                        photos.classes[truth] if truth >= 0 else "",
+                        name,
+                        f"{p:.4f}",
+                        f"{score:.4f}",
+                        "in" if inside else "out",
+                    ]
+                    for file, truth, (name, p, score, inside) in zip(
+                        photos.test.files, photos.test_labels, decide(instant, photos.test), strict=True
+                    )
+                ],
+            )
         once = photos.pile_use
+        some = once[np.linspace(0, len(once) - 1, min(SAMPLED, len(once))).astype(np.int64)] if len(once) else once
+        write_arrays(partial / SAMPLE, {"rows": some, "features": pile.rows(some)})
         inside = np.array([each[3] for each in decided], bool)[once]
         per_class = dict.fromkeys(photos.classes, 0)
         for i in once[inside]:
@@ -298,6 +331,8 @@ def _write(folder: Path, model: PhotoModel, photos: Photographs, result: dict[st
             "per_class": per_class,
             "share": instant.share(scores) if len(scores) else None,
         }
+        limit = instant.threshold()
+        result["threshold"] = limit if math.isfinite(limit) else None
         result["suspected_labels"] = len(wrong)
         result["duplicates"] = len(groups)
         result["in_both"] = len(photos.duplicates.in_both)

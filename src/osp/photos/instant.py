@@ -94,6 +94,9 @@ class Instant:
     """Where `id_scores` is empty: from the pile's scores (Otsu), or infinite without a pile."""
     estimate: Estimate | None
     """None where every class has one image."""
+    held_out: np.ndarray | None = None
+    """Probabilities of the labelled images, n×K, each from the others; zero where an image is the only one of its
+    class, None where all are."""
     adapter: Adapter | None = None
     """Where training has gone on from here (`osp.photos.learning`)."""
 
@@ -189,11 +192,13 @@ def fit_instant(
 
     near_of_labeled = nearest(rows, references, neighbors)
     strength, smoothing, temperature, estimate = USUAL_STRENGTH, 0.5 if neighbors else 0.0, USUAL_TEMPERATURE, None
+    held_out: np.ndarray | None = None
     if len(held):
         around = _mean_of(references, near_of_labeled) if neighbors else None
         strength, smoothing, logits = _choose(rows, around, labels, folds, balance, classes)
         temperature = fit_temperature(logits[held], labels[held], balance[held])
         estimate = estimate_of(logits, labels, folds, balance, classes)
+        held_out = ((folds >= 0)[:, None] * softmax(logits / temperature)).astype(np.float32)
     weight, bias = fit_head(rows, labels, classes, strength)
 
     near_of_references = nearest(references, references, neighbors)
@@ -219,6 +224,7 @@ def fit_instant(
         id_weights=balance[able].astype(np.float32),
         fallback_threshold=float(otsu_threshold(torch.from_numpy(scores))) if len(scores) > 1 else math.inf,
         estimate=estimate,
+        held_out=held_out,
     )
 
 

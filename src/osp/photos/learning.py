@@ -28,7 +28,7 @@ from osp.engine.train import build_method
 from osp.methods.base import Method, Task
 from osp.methods.registry import get
 from osp.photos.features import Progress
-from osp.photos.instant import Adapter, Instant, estimate_of, fit_head, fit_temperature, folds_of
+from osp.photos.instant import Adapter, Instant, estimate_of, fit_head, fit_temperature, folds_of, softmax
 from osp.randomness import key_to_seed
 from osp.recipe.plan import Plan, decide_options, versions
 from osp.runs.folder import RunFolder
@@ -71,6 +71,7 @@ def improve(
     figures = [estimate_of(logits, labels, folds, balance, len(counts)) for logits in (before, after)]
     temperature = fit_temperature(after[held], labels[held], balance[held])
     final = replace(learn(instant, stored, labels, method, seed=seed), temperature=temperature, estimate=figures[1])
+    final = replace(final, held_out=(held[:, None] * softmax(after / temperature)).astype(np.float32))
     if progress:
         progress(rounds + 1, rounds + 1, f"Training {method}")
     return final, final if figures[1].balanced_accuracy > figures[0].balanced_accuracy else instant

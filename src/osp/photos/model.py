@@ -19,7 +19,7 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
 from osp.data.decode_pool import decode_all
-from osp.errors import UserError
+from osp.errors import UserError, printable
 from osp.files import replace
 from osp.nets.pretrained import Backbone
 from osp.photos.backbones import open_backbone
@@ -88,6 +88,8 @@ class PhotoModel:
         arrays = {name: np.ascontiguousarray(getattr(self.instant, name)) for name in _ARRAYS}
         if self.instant.adapter is not None:
             arrays |= {name: np.ascontiguousarray(getattr(self.instant.adapter, name[8:])) for name in _ADAPTER}
+        if self.instant.held_out is not None:
+            arrays["held_out"] = np.ascontiguousarray(self.instant.held_out)
         content = save_arrays(arrays)
         limit = self.instant.fallback_threshold
         facts: dict[str, Any] = {
@@ -128,8 +130,12 @@ def load_model(folder: Path | str, backbone: Backbone | None = None) -> PhotoMod
         name, checksum = str(facts["backbone"]["name"]), str(facts["backbone"]["checksum"])
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"The model in {folder} is damaged ({error}). Run the fit again.") from None
-    backbone = backbone or open_backbone(name)
-    if (backbone.name, backbone.checksum) != (name, checksum):
+    if backbone is None:
+        try:
+            backbone = open_backbone(name, fetch=False)
+        except UserError as error:
+            raise UserError(f"The model in {folder} looks at photos with {printable(name)}. {error}") from None
+    if backbone.checksum != checksum:
         raise UserError(
             f"The model in {folder} was fitted on features of {name} ({checksum[:8]}), "
             f"not of {backbone.name} ({backbone.checksum[:8]})."
@@ -157,6 +163,9 @@ def _instant(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Instant:
         adapter = Adapter(*(arrays[name] for name in _ADAPTER))
         hidden = len(adapter.bias)
         shapes |= {"adapter_down": (hidden, dim), "adapter_bias": (hidden,), "adapter_up": (dim, hidden)}
+    held_out = arrays.get("held_out")
+    if held_out is not None:
+        shapes["held_out"] = (count, len(names))
     for name, shape in shapes.items():
         if arrays[name].shape != shape:
             raise ValueError(f"{name} is {arrays[name].shape}, not {shape}")
@@ -173,6 +182,7 @@ def _instant(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Instant:
         smoothing=float(facts["smoothing"]),
         fallback_threshold=math.inf if limit is None else float(limit),
         estimate=Estimate(**facts["estimate"]) if facts["estimate"] else None,
+        held_out=held_out,
         adapter=adapter,
         **values,
     )

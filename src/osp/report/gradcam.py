@@ -8,6 +8,7 @@ image's feature z that OSP prunes (Eq. 7). The rows of the paper's Figure 5.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -37,11 +38,24 @@ def grad_cam(net: Network, images: Tensor, target: Target) -> np.ndarray:
             (gradient,) = torch.autograd.grad(target(features).sum(), maps)
     finally:
         net.train(training)
+    return weighed(maps, gradient, images.shape[2])
+
+
+def weighed(places: Tensor, gradient: Tensor, size: int) -> np.ndarray:
+    """The formula, from A and dy/dA: maps N×C×h×w, or tokens N×T×C, the last h·h of which are the places row by row
+    (a class token and registers come before them)."""
+    if places.ndim == 3:
+        places, gradient = (_as_maps(each) for each in (places, gradient))
     weights = gradient.mean(dim=(2, 3), keepdim=True)
-    seen = (weights * maps.detach()).sum(dim=1, keepdim=True).clamp(min=0)
-    seen = functional.interpolate(seen, size=images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
-    scaled: np.ndarray = (seen / seen.amax(dim=(1, 2), keepdim=True).clamp(min=1e-12)).numpy()
+    seen = (weights * places.detach()).sum(dim=1, keepdim=True).clamp(min=0)
+    seen = functional.interpolate(seen, size=(size, size), mode="bilinear", align_corners=False)[:, 0]
+    scaled: np.ndarray = (seen / seen.amax(dim=(1, 2), keepdim=True).clamp(min=1e-12)).cpu().numpy()
     return scaled
+
+
+def _as_maps(tokens: Tensor) -> Tensor:
+    side = math.isqrt(tokens.shape[1])
+    return tokens[:, -side * side :].transpose(1, 2).unflatten(2, (side, side))
 
 
 @dataclass(frozen=True)

@@ -12,22 +12,19 @@ from matplotlib.figure import Figure
 from osp.errors import UserError, printable
 from osp.files import write_text
 from osp.report import summary
-from osp.report.confusion import draw_confusion, worst_pairs
 from osp.report.curves import curves
 from osp.report.embedding import FeatureMap, feature_map
-from osp.report.figure import COLORS, own_style, svg
+from osp.report.figure import COLORS, own_style
 from osp.report.galleries import Shot, galleries
 from osp.report.histogram import draw_scores
+from osp.report.pieces import atlas_of, confusion_part, drawn, mark
 from osp.report.reading import FinishedRun, read_run
-from osp.report.template import data_url, encoded, picture_url, render
+from osp.report.template import picture_url, render
 
 if TYPE_CHECKING:
     from osp.engine.data import Data
 
 NO_PREDICTIONS = "The run was kept without its predictions."
-MOST_CELLS = 15
-"""Classes up to which the confusion matrix is a table with names."""
-THUMBNAIL = 48
 
 
 def write_report(run_folder: str | Path, compare: str | Path | None = None, out: str | Path | None = None) -> Path:
@@ -38,12 +35,17 @@ def write_report(run_folder: str | Path, compare: str | Path | None = None, out:
     """
     run = read_run(run_folder)
     other = None if compare is None else read_run(compare)
-    path = run.folder.path / "report.html" if out is None else Path(out)
+    path = check_out(run.folder.path / "report.html" if out is None else Path(out))
+    write_text(path, page(run, other))
+    return path
+
+
+def check_out(path: Path) -> Path:
+    """The path, if a page can be written there."""
     if path.is_dir():
         raise UserError(f"--out {path} is a folder; name a file.")
     if not path.parent.is_dir():
         raise UserError(f"--out {path}: there is no folder {path.parent}.")
-    write_text(path, page(run, other))
     return path
 
 
@@ -61,7 +63,7 @@ def page(run: FinishedRun, other: FinishedRun | None = None) -> str:
             compared=None if other is None else summary.title(other),
             colors=COLORS,
             names=run.class_names,
-            curves=[{"title": name, "drawing": _drawn(figure)} for name, figure in curves(run.metrics).items()],
+            curves=[{"title": name, "drawing": drawn(figure)} for name, figure in curves(run.metrics).items()],
             histograms=_histograms(run),
             threshold_note=summary.threshold_note(run),
             no_predictions=NO_PREDICTIONS,
@@ -93,10 +95,6 @@ def images_of(run: FinishedRun) -> tuple[Data | None, str]:
         return None, f"Images cannot be shown here: {printable(error)}."
 
 
-def _drawn(figure: Figure) -> str:
-    return data_url(svg(figure, transparent=True), "image/svg+xml")
-
-
 def _histograms(run: FinishedRun) -> list[dict[str, str]]:
     predictions = run.predictions
     if predictions is None:
@@ -110,7 +108,7 @@ def _histograms(run: FinishedRun) -> list[dict[str, str]]:
         if any(map(len, scores.values())):
             figure = Figure(figsize=(5, 3.2), layout="constrained", dpi=110)
             draw_scores(figure.subplots(), scores, predictions.threshold, title, printable(score))
-            found.append({"title": title, "drawing": _drawn(figure)})
+            found.append({"title": title, "drawing": drawn(figure)})
     return found
 
 
@@ -127,17 +125,17 @@ def _map(run: FinishedRun, data: Data | None) -> dict[str, Any] | None:
     foreign = scores > run.predictions.threshold
     wrong = np.where(found.classes >= 0, predicted != found.classes, ~foreign & ("test" in found.foreign))
     points = [
-        {**_mark(int(number)), "x": f"{15 + 670 * x:.1f}", "y": f"{15 + 530 * (1 - y):.1f}", "mistake": bool(bad)}
+        {**mark(int(number)), "x": f"{15 + 670 * x:.1f}", "y": f"{15 + 530 * (1 - y):.1f}", "mistake": bool(bad)}
         for number, (x, y), bad in zip(found.classes, found.places, wrong, strict=True)
     ]
     order = sorted(range(len(points)), key=lambda i: found.classes[i] >= 0)  # OOD below, as in the paper
     shots = _shots(found, run)
-    atlas = None if data is None else _atlas(pictures(data, [shots[i] for i in order]))
+    atlas = None if data is None else atlas_of(pictures(data, [shots[i] for i in order]))
     thumbnails = {"atlas": None, "side": 0, "columns": 1} if atlas is None else atlas
     present = [number for number in range(len(names)) if (found.classes == number).any()]
-    chips = [{**_mark(n), "name": names[n], "count": int((found.classes == n).sum())} for n in present]
+    chips = [{**mark(n), "name": names[n], "count": int((found.classes == n).sum())} for n in present]
     if (found.classes < 0).any():
-        chips.append({**_mark(-1), "name": found.foreign, "count": int((found.classes < 0).sum())})
+        chips.append({**mark(-1), "name": found.foreign, "count": int((found.classes < 0).sum())})
     return {
         "points": [points[i] for i in order],
         "chips": chips,
@@ -145,14 +143,6 @@ def _map(run: FinishedRun, data: Data | None) -> dict[str, Any] | None:
         "atlas": atlas is not None,
         "data": {**thumbnails, "words": [words[i] for i in order]},
     }
-
-
-def _mark(number: int) -> dict[str, str]:
-    """Color, marker and filter key of a class, or of OOD (-1)."""
-    if number < 0:
-        return {"key": "ood", "style": "cood", "marker": "mood"}
-    count = len(COLORS)
-    return {"key": str(number), "style": f"c{number % count}", "marker": f"m{(number + number // count) % count}"}
 
 
 def _said(run: FinishedRun, found: FeatureMap) -> tuple[np.ndarray, np.ndarray]:
@@ -190,21 +180,6 @@ def pictures(data: Data, shots: Iterable[Shot]) -> list[np.ndarray]:
     return [found[shot.test, shot.row] for shot in chosen]
 
 
-def _atlas(images: list[np.ndarray]) -> dict[str, Any]:
-    """All thumbnails in one picture, row by row: one inline file instead of a thousand."""
-    from PIL import Image
-
-    side = min(THUMBNAIL, max(images[0].shape[:2]))
-    columns = int(np.ceil(np.sqrt(len(images))))
-    grey = all((image[..., 0] == image[..., 1]).all() and (image[..., 1] == image[..., 2]).all() for image in images)
-    sheet = Image.new("L" if grey else "RGB", (columns * side, -(-len(images) // columns) * side))
-    for number, image in enumerate(images):
-        picture = Image.fromarray(image)
-        picture = picture if picture.size == (side, side) else picture.resize((side, side))
-        sheet.paste(picture.convert(sheet.mode), (number % columns * side, number // columns * side))
-    return {"atlas": encoded(sheet, lossless=grey), "side": side, "columns": columns}
-
-
 def _confusion(run: FinishedRun) -> dict[str, Any] | None:
     stored = run.result.get("confusion")
     names = run.class_names
@@ -212,28 +187,7 @@ def _confusion(run: FinishedRun) -> dict[str, Any] | None:
         from osp.evaluate.metrics import confusion_matrix
 
         stored = confusion_matrix(test.targets, test.predicted, len(names)).tolist()
-    matrix = np.array(stored if stored is not None else [])
-    if matrix.shape != (len(names), len(names)) or not matrix.sum():
-        return None
-    shares = 100 * matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-    pairs = [
-        {
-            "truth": names[pair.truth],
-            "taken_for": names[pair.taken_for],
-            "count": f"{pair.count:,}",
-            "share": f"{pair.share:.0f}",
-        }
-        for pair in worst_pairs(matrix)
-    ]
-    rows = [
-        {"name": name, "cells": [{"count": int(n), "share": round(float(s))} for n, s in zip(ns, ss, strict=True)]}
-        for name, ns, ss in zip(names, matrix, shares, strict=True)
-    ]
-    if len(names) <= MOST_CELLS:
-        return {"rows": rows, "pairs": pairs, "drawing": None}
-    figure = Figure(figsize=(6.4, 6.0), layout="constrained", dpi=110)
-    draw_confusion(figure.subplots(), matrix, names)
-    return {"rows": [], "pairs": pairs, "drawing": _drawn(figure)}
+    return confusion_part(np.array(stored if stored is not None else []), names)
 
 
 def _galleries(run: FinishedRun, data: Data | None) -> list[dict[str, Any]]:

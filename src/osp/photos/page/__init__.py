@@ -1,0 +1,1 @@
+"""The page of a run of `osp fit` (`osp report run/`)."""

@@ -1,0 +1,141 @@
+"""Which photos of a fit are worth a look, by what its tables say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from osp.errors import printable
+from osp.photos.page.reading import FittedRun, Said
+
+MOST, MOST_BY_SCORE = 24, 16
+FOREIGN = -1
+"""Stands for a class where a photo is called foreign."""
+
+
+@dataclass(frozen=True)
+class Shot:
+    """One photo with a word about it."""
+
+    file: str
+    key: int
+    """The class under which it is filtered."""
+    caption: str
+    foreign: bool = False
+    """Framed: called foreign, or known to be."""
+
+
+@dataclass(frozen=True)
+class Gallery:
+    title: str
+    shots: list[Shot]
+    note: str = ""
+    color: int | None = None
+    """The class it is about."""
+    parts: list[tuple[str, list[Shot]]] = field(default_factory=list)
+    """Rows with a title each, where one row is not enough."""
+
+
+def by_class(run: FittedRun) -> list[Gallery]:
+    """For each class the photos of the pile that it is surest and least sure of."""
+    each = 8 if len(run.names) <= 8 else 6 if len(run.names) <= 30 else 3
+    found = []
+    for number, name in enumerate(run.shown_names):
+        members = [run.pile[row] for row in run.counted if run.pile[row].label == number and run.pile[row].inside]
+        members.sort(key=lambda said: (-said.probability, said.score))
+        cut = min(each, -(-len(members) // 2))
+        unsure = members[::-1][: min(each, len(members) - cut)]
+        parts = [
+            (title, [Shot(said.file, number, _percent(said.probability)) for said in some])
+            for title, some in (("surest", members[:cut]), ("least sure", unsure))
+        ]
+        count = f"{len(members):,} photos of the pile look like it" if members else "no photo of the pile looks like it"
+        found.append(Gallery(name, [], count, number, [part for part in parts if part[1]]))
+    return found
+
+
+def by_score(run: FittedRun) -> list[Gallery]:
+    """The most and the least foreign photos of the pile."""
+    rows = sorted((run.pile[row] for row in run.counted), key=lambda said: said.score)
+    count = min(MOST_BY_SCORE, -(-len(rows) // 2))
+    names = run.shown_names
+
+    def shots(some: list[Said]) -> list[Shot]:
+        return [
+            Shot(said.file, said.label, f"{said.score:.2f} ({names[said.label]}?)", not said.inside) for said in some
+        ]
+
+    limit = run.threshold
+    aside = "" if limit is None else f" Above {limit:.2f}, in a dashed frame, a photo counts as foreign."
+    return [
+        Gallery("Most foreign", shots(rows[::-1][:count]), f"Photos of the pile by OOD score.{aside}"),
+        Gallery("Least foreign", shots(rows[: min(count, len(rows) - count)])),
+    ]
+
+
+def to_check(run: FittedRun) -> list[Gallery]:
+    """Labels that look wrong, and mistakes, the surest first."""
+    number = {name: place for place, name in enumerate(run.names)}
+    doubts = [
+        Shot(doubt.file, number.get(doubt.label, 0), f"{printable(doubt.label)}: {printable(doubt.looks_like)}?")
+        for doubt in run.doubts[:MOST]
+    ]
+    why = "Sorted photos of which none of the nearest has the same label. Right or wrong? Moving one corrects it."
+    return [Gallery("Labels that look wrong", doubts, why), *_held_out_mistakes(run), *_test_mistakes(run)]
+
+
+def _held_out_mistakes(run: FittedRun) -> list[Gallery]:
+    chances, names = run.held_out, run.shown_names
+    if chances is None:
+        return []
+    held = np.flatnonzero(chances.sum(axis=1) > 0)
+    wrong = held[chances[held].argmax(axis=1) != run.labels[held]]
+    order = wrong[np.argsort(-chances[wrong].max(axis=1), kind="stable")][:MOST]
+    shots = [
+        Shot(
+            run.labeled_files[row],
+            int(run.labels[row]),
+            f"{names[run.labels[row]]}, taken for {names[chances[row].argmax()]} {_percent(chances[row].max())}",
+        )
+        for row in order
+    ]
+    return [Gallery("Mistakes, held out", shots, f"{len(wrong):,} of {len(held):,} sorted photos, each held out once.")]
+
+
+def _test_mistakes(run: FittedRun) -> list[Gallery]:
+    names = run.shown_names
+    known = [said for said in run.test if said.truth >= 0]
+    wrong = sorted((said for said in known if said.label != said.truth), key=lambda said: -said.probability)
+    missed = sorted((said for said in run.test if said.truth < 0 and said.inside), key=lambda said: said.score)
+    shots = [
+        Shot(said.file, said.truth, f"{names[said.truth]}, taken for {names[said.label]} {_percent(said.probability)}")
+        for said in wrong[:MOST]
+    ]
+    let_in = [Shot(said.file, said.label, f"{names[said.label]}? {said.score:.2f}", True) for said in missed[:MOST]]
+    foreign = sum(said.truth < 0 for said in run.test)
+    return [
+        Gallery("Mistakes, test photos", shots, f"{len(wrong):,} of {len(known):,}; the surest first."),
+        Gallery(
+            "Foreign test photos that got in",
+            let_in,
+            f"{len(missed):,} of {foreign:,}; the least foreign first. Their folder is named like none of the classes.",
+        ),
+    ]
+
+
+def disagreements(run: FittedRun, other: FittedRun) -> list[Gallery]:
+    """Photos of the pile of which two runs say different things, the surest of this run first."""
+    theirs = {said.file: other.names[said.label] if said.inside else None for said in other.pile}
+    found = []
+    for said in sorted((run.pile[row] for row in run.counted), key=lambda each: -each.probability):
+        own = run.names[said.label] if said.inside else None
+        if said.file in theirs and theirs[said.file] != own:
+            here, there = (printable("foreign" if each is None else each) for each in (own, theirs[said.file]))
+            found.append(Shot(said.file, said.label, f"{here}; there: {there}", not said.inside))
+    note = f"{len(found):,} photos of the pile; there: the run compared with."
+    return [Gallery("The two runs disagree", found[:MOST], note)]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}\u00a0%"

@@ -1,0 +1,234 @@
+"""The server's answers: the page, /model, /predict, /labeled/N and /openapi.json.
+
+Uploads stay in memory and are gone with the answer. Nothing is written, and nothing is kept of what was asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import math
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from osp.data.decode import Unreadable
+from osp.errors import printable
+from osp.photos.serving.guard import LOCAL, Guard
+from osp.photos.serving.line import Busy, Line
+from osp.photos.serving.looking import Look, Looker, about, jpeg
+from osp.photos.serving.openapi import BODY_TYPES, DEFAULTS, MOST_NEIGHBORS, description
+from osp.report.template import data_url
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one server takes."""
+
+    bytes: int = 20_000_000
+    pixels: int = 50_000_000
+    waiting: int = 8
+    """Requests that are worked on or wait."""
+    seconds: float = 60.0
+    """For an upload to arrive."""
+
+
+class Refused(Exception):
+    """A status, and a sentence that says why."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status, self.sentence = status, sentence
+
+
+def make_app(
+    looker: Looker, limits: Limits | None = None, names: tuple[str, ...] = LOCAL, any_address: bool = False
+) -> tuple[Guard, Callable[[], None]]:
+    """The application, and what to call when it has ended."""
+    server = _Server(looker, limits or Limits())
+    routes = [
+        Route("/", server.page),
+        Route("/model", server.model),
+        Route("/predict", server.predict, methods=["POST"]),
+        Route("/labeled/{number:int}", server.labeled),
+        Route("/openapi.json", server.openapi),
+    ]
+    handlers: dict[Any, Any] = {
+        HTTPException: _http_error,
+        Refused: _refused,
+        Busy: _busy,
+        Unreadable: _unreadable,
+        Exception: _fault,
+    }
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), names, any_address), server.close
+
+
+class _Server:
+    def __init__(self, looker: Looker, limits: Limits) -> None:
+        self._looker, self._limits = looker, limits
+        self._line = Line(limits.waiting)
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="osp-photos")
+        self._names = [printable(name) for name in looker.class_names]
+        self._about = {**about(looker), "most_bytes": limits.bytes, "most_pixels": limits.pixels}
+        self._openapi = description(self._names, limits.bytes, limits.pixels)
+        self._page, self._policy = page()
+
+    def close(self) -> None:
+        self._line.close()
+        self._reader.shutdown(wait=True, cancel_futures=True)
+
+    async def page(self, request: Request) -> Response:
+        return HTMLResponse(self._page, headers={"Content-Security-Policy": self._policy})
+
+    async def model(self, request: Request) -> Response:
+        return JSONResponse(self._about)
+
+    async def openapi(self, request: Request) -> Response:
+        return JSONResponse(self._openapi)
+
+    async def labeled(self, request: Request) -> Response:
+        number = request.path_params["number"]
+        found = None
+        if number < len(self._looker.known):
+            found = await asyncio.get_running_loop().run_in_executor(self._reader, self._looker.labeled_photo, number)
+        if found is None:
+            raise Refused(404, f"There is no labelled photo {number} to show.")
+        return Response(jpeg(found), media_type="image/jpeg")
+
+    async def predict(self, request: Request) -> Response:
+        kind = request.headers.get("content-type", "none").partition(";")[0].strip().lower()
+        if kind not in BODY_TYPES:
+            raise Refused(415, f"Send the image itself, as one of {', '.join(BODY_TYPES)}.")
+        asked = parameters(request.query_params.multi_items())
+        with self._line.place():
+            content = await self._upload(request)
+            look = await self._line.run(lambda: self._looker(content, **asked, most_pixels=self._limits.pixels))
+        return JSONResponse(self._said(look))
+
+    async def _upload(self, request: Request) -> bytes:
+        """The body, which is refused as soon as it is too long; the rest of it is read and dropped, so that a browser
+        gets to see the answer."""
+        most, parts, size = self._limits.bytes, [], 0
+        too_long = Refused(413, f"The file is larger than {most / 1e6:.0f} MB.")
+        length = request.headers.get("content-length", "")
+        if length.isdecimal() and int(length) > 4 * most:
+            raise too_long
+        try:
+            async with asyncio.timeout(self._limits.seconds):
+                async for part in request.stream():
+                    size += len(part)
+                    if size <= most:
+                        parts.append(part)
+                    elif size > 4 * most:
+                        break
+                    else:
+                        parts.clear()
+        except TimeoutError:
+            raise Refused(408, f"The upload took longer than {self._limits.seconds:.0f} seconds.") from None
+        except ClientDisconnect:
+            raise Refused(400, "The upload was cut off.") from None
+        if size > most:
+            raise too_long
+        return b"".join(parts)
+
+    def _said(self, look: Look) -> dict[str, Any]:
+        best = max(range(len(self._names)), key=look.probabilities.__getitem__)
+        return {
+            "class": self._names[best],
+            "probability": round(look.probabilities[best], 6),
+            "probabilities": {name: round(p, 6) for name, p in zip(self._names, look.probabilities, strict=True)},
+            "ood_score": round(look.ood_score, 6),
+            "threshold": round(look.threshold, 6) if math.isfinite(look.threshold) else None,
+            "in": look.inside,
+            "neighbors": [
+                {
+                    "number": each.number,
+                    "class": printable(each.label),
+                    "similarity": round(each.similarity, 6),
+                    "photo": f"/labeled/{each.number}" if each.photo else None,
+                }
+                for each in look.neighbors
+            ],
+            "heatmap": None if look.heatmap is None else data_url(look.heatmap, "image/jpeg"),
+        }
+
+
+def page() -> tuple[str, str]:
+    """The page, and a policy that lets a browser run its own script and style, and load nothing from anywhere else."""
+    text = files("osp.photos.serving").joinpath("page.html").read_text("utf-8")
+    hashes = {}
+    for tag in ("script", "style"):
+        inner = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        sums = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in inner]
+        hashes[tag] = " ".join(f"'sha256-{each}'" for each in sums)
+    policy = (
+        f"default-src 'none'; script-src {hashes['script']}; style-src {hashes['style']}; connect-src 'self'; "
+        "img-src 'self' blob: data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+    )
+    return text, policy
+
+
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+
+
+def parameters(given: list[tuple[str, str]]) -> dict[str, Any]:
+    """The parameters of a question; what is unknown, doubled or does not fit is refused."""
+    asked = dict(DEFAULTS)
+    names = [name for name, _ in given]
+    for name, text in given:
+        if name not in DEFAULTS:
+            raise Refused(422, f"The parameter {printable(name[:80])!r} is unknown: {', '.join(DEFAULTS)}.")
+        if names.count(name) > 1:
+            raise Refused(422, f"The parameter {name!r} is there {names.count(name)} times.")
+        asked[name] = _value(name, text)
+    return asked
+
+
+def _value(name: str, text: str) -> Any:
+    if name == "explain" and text in ("true", "false"):
+        return text == "true"
+    if name == "accept" and _NUMBER.fullmatch(text) and 0 < float(text) < 1:
+        return float(text)
+    if name == "neighbors" and re.fullmatch(r"0|[1-9][0-9]{0,3}", text) and int(text) <= MOST_NEIGHBORS:
+        return int(text)
+    wanted = {
+        "explain": "true or false",
+        "accept": "a share between 0 and 1, such as 0.95",
+        "neighbors": f"a whole number from 0 to {MOST_NEIGHBORS}",
+    }
+    raise Refused(422, f"{name}={printable(text[:80])}: {wanted[name]}.")
+
+
+def _error(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"error": sentence}, status, headers)
+
+
+def _refused(_: Request, error: Refused) -> Response:
+    return _error(error.status, error.sentence)
+
+
+def _busy(_: Request, error: Busy) -> Response:
+    return _error(503, "Too many images are waiting; try again in a moment.", {"Retry-After": str(error.seconds)})
+
+
+def _unreadable(_: Request, error: Unreadable) -> Response:
+    return _error(400, f"It cannot be read as an image: {printable(error)}.")
+
+
+def _http_error(_: Request, error: HTTPException) -> Response:
+    return _error(error.status_code, str(error.detail), dict(error.headers or {}))
+
+
+def _fault(_: Request, __: Exception) -> Response:
+    """A fault of ours: the server prints it in its terminal, and does not tell whoever asked."""
+    return _error(500, "The server made a mistake; its terminal says which.")

@@ -1,0 +1,105 @@
+"""Who may ask: only pages of this server, and programs on this machine.
+
+A page of anybody's that is open in the same browser can send requests to localhost, and a name of its own can be made
+to point there (DNS rebinding). Both are told by headers that a page cannot forge: `Host` must be a name of this server,
+`Origin` and `Sec-Fetch-Site`, where a browser sends them, must say that the request comes from its own page.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LOCAL = ("localhost", "127.0.0.1", "::1")
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
+    "Cache-Control": "no-store",
+}
+NOTHING_ALLOWED = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+
+
+class Guard:
+    """Refuses what does not come from here, and says in every answer what a browser may do with it."""
+
+    def __init__(self, app: ASGIApp, names: Iterable[str] = LOCAL, any_address: bool = False) -> None:
+        self.app = app
+        self.names = frozenset(name.lower().rstrip(".") for name in names)
+        self.any_address = any_address
+        """Whether an address in digits is a name of this server: nobody's DNS can point such a name elsewhere."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+                headers.setdefault("Content-Security-Policy", NOTHING_ALLOWED)
+            await send(message)
+
+        refusal = self.refusal(scope["method"], scope["path"], Headers(scope=scope))
+        answer: ASGIApp = self.app
+        if refusal is not None:
+            status, sentence = refusal
+            answer = JSONResponse({"error": sentence}, status)
+        await answer(scope, receive, with_headers)
+
+    def refusal(self, method: str, path: str, headers: Headers) -> tuple[int, str] | None:
+        """The status and the reason, where a request is not answered."""
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or not self._is_ours(host_name(hosts[0])):
+            return 421, "This server does not answer to that Host name; --allow-host NAME adds one."
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc.lower() != hosts[0].lower():
+            return 403, "Requests from other sites are refused."
+        opens_page = method == "GET" and path == "/" and headers.get("sec-fetch-mode") == "navigate"
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not opens_page:
+            return 403, "Requests from other sites are refused."
+        return None
+
+    def _is_ours(self, name: str | None) -> bool:
+        if name is None:
+            return False
+        return name in self.names or (self.any_address and is_address(name))
+
+
+def host_name(header: str) -> str | None:
+    """The name in a Host header without its port; None where it is none.
+
+    >>> host_name("LocalHost:8000"), host_name("[::1]:80"), host_name("a@localhost"), host_name("")
+    ('localhost', '::1', None, None)
+    """
+    try:
+        parts = urlsplit(f"//{header}")
+        _ = parts.port
+    except ValueError:
+        return None
+    if parts.username is not None or parts.path or parts.query or parts.fragment or not parts.hostname:
+        return None
+    return parts.hostname.rstrip(".")
+
+
+def is_address(name: str) -> bool:
+    """Whether a name is an address in digits.
+
+    >>> is_address("192.168.0.7"), is_address("::1"), is_address("example.org")
+    (True, True, False)
+    """
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

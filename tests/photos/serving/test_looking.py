@@ -1,0 +1,106 @@
+"""Both kinds of run are looked at alike; one inference runs at a time, and too many who wait are sent away."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import osp
+from helpers.finished import finished
+from osp.data.decode import Unreadable
+from osp.photos.predict import open_run
+from osp.photos.serving.line import Busy, Line
+from osp.photos.serving.looking import about, open_looker
+
+
+def test_a_trained_run_says_what_osp_predict_says_and_shows_its_labelled_images(tmp_path: Path) -> None:
+    run = finished()
+    looker = open_looker(run.folder.path)
+    test = osp.data.load("digits")[1]
+    assert test is not None
+    file = tmp_path / "digit.png"
+    Image.fromarray(test.images[3, 0]).save(file)
+    (wanted,) = open_run(run.folder.path).predict([file])
+    assert wanted.decision is not None
+    look = looker(file.read_bytes(), accept=0.95, neighbors=5, explain=True, most_pixels=10_000)
+    assert look.probabilities == pytest.approx(wanted.probabilities, abs=1e-5)
+    assert look.ood_score == pytest.approx(wanted.decision.ood_score, abs=1e-5)
+    assert look.inside == wanted.decision.inside
+    assert look.heatmap is not None
+    assert Image.open(io.BytesIO(look.heatmap)).size == (224, 224)  # 8x8, made large enough to be seen
+    assert len(look.neighbors) == 5
+    assert all(each.photo for each in look.neighbors)
+    shown = looker.labeled_photo(look.neighbors[0].number)
+    assert shown is not None
+    assert shown.shape == (8, 8, 3)
+    group = run.group("labeled")
+    assert group is not None
+    assert group.targets is not None
+    names = [looker.class_names[group.targets[each.number]] for each in look.neighbors]
+    assert names == [each.label for each in look.neighbors]
+    facts = about(looker)
+    assert facts["kind"] == "train"
+    assert facts["labeled"] == np.bincount(group.targets).tolist()
+    with pytest.raises(Unreadable, match="absurdly large"):
+        looker(file.read_bytes(), accept=0.95, neighbors=0, explain=False, most_pixels=63)
+
+
+def test_one_at_a_time_off_the_event_loop_and_no_more_than_fit() -> None:
+    running, most, done = 0, 0, threading.Event()
+
+    def work() -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        done.wait(10)
+        running -= 1
+        return threading.get_ident()
+
+    async def ask(line: Line) -> int:
+        with line.place():
+            return await line.run(work)
+
+    async def scene() -> list[int]:
+        line = Line(3)
+        asked = [asyncio.create_task(ask(line)) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        with pytest.raises(Busy) as told:  # the loop answers while the thread works
+            await ask(line)
+        assert told.value.seconds >= 1
+        done.set()
+        found = await asyncio.gather(*asked)
+        assert await ask(line) == found[0]  # there is room again
+        line.close()
+        return found
+
+    threads = asyncio.run(scene())
+    assert most == 1
+    assert set(threads) != {threading.get_ident()}
+    assert len(set(threads)) == 1
+
+
+def test_a_closed_line_drops_those_who_wait_and_finishes_the_one_at_work() -> None:
+    finished_work: list[float] = []
+
+    def work() -> None:
+        time.sleep(0.2)
+        finished_work.append(time.monotonic())
+
+    async def scene() -> None:
+        line = Line(5)
+        tasks = [asyncio.create_task(line.run(work)) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        line.close()
+        for task in tasks[1:]:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(scene())
+    assert len(finished_work) == 1

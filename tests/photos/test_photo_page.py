@@ -1,0 +1,223 @@
+"""`osp report` of a fit: what its page says, what it leaves out, and that it works in a real browser."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from small_backbone import small_backbone
+
+from helpers.browser import browser
+from osp.errors import UserError
+from osp.photos import backbones
+from osp.photos.fit import fit
+from osp.photos.model import load_model
+from osp.photos.page.galleries import by_class, by_score, disagreements, to_check
+from osp.photos.page.page import write_photo_report
+from osp.photos.page.reading import is_fit, read_fit
+from osp.photos.page.words import command
+from osp.photos.places import photo_maps
+
+EVIL = "<img src=x onerror=alert(1)>"
+COLORS = {EVIL: (200, 40, 40), "b&amp;b": (40, 40, 200), "green": (40, 200, 40)}
+
+
+def save(path: Path, color: str, seed: int) -> None:
+    """A color with its own coarse pattern."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    coarse = np.random.default_rng(seed).normal(size=(5, 6, 3)).repeat(8, 0).repeat(8, 1) * 30
+    Image.fromarray(np.clip(np.array(COLORS[color]) + coarse, 0, 255).astype(np.uint8)).save(path)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fit of two classes, one of whose labels is wrong, with green photos in pile and test that belong to neither."""
+    root = tmp_path_factory.mktemp("fitted")
+    for number, color in enumerate(COLORS):
+        for seed in range(24):
+            place = "pile" if seed >= 9 or color == "green" else f"sorted/{color}"
+            save(root / place / f"{number} {seed}.png", color, 100 * number + seed)
+        for seed in range(5):
+            save(root / "test" / color / f"{seed}.png", color, 1000 + 100 * number + seed)
+    save(root / "sorted" / "b&amp;b" / "wrong.png", EVIL, 7777)
+    (root / "pile" / "broken.jpg").write_bytes(b"no")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OSP_CACHE", str(root / "cache"))
+        patch.setitem(backbones.BACKBONES, "tiles", small_backbone)
+        fit(root / "sorted", root / "pile", root / "run", backbone="tiles", test=root / "test", seed=3)
+        fit(root / "sorted", None, root / "alone", backbone="tiles")
+    return root
+
+
+@pytest.fixture(autouse=True)
+def _own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(backbones.BACKBONES, "tiles", small_backbone)
+
+
+def test_the_page_says_the_result_in_three_sentences_with_the_numbers_of_the_run(made: Path, tmp_path: Path) -> None:
+    run = read_fit(made / "run")
+    text = write_photo_report(made / "run", out=tmp_path / "x.html").read_text()
+    assert text.count('<p class="lead">') == 3
+    estimate, pile = run.result["estimates"]["labels and pile"], run.result["pile_photos"]
+    assert f"{estimate['accuracy']:.1f} % of 19 sorted photos" in text
+    assert f"{pile['in']} of 54 photos look like one of the classes" in text
+    for part in ("surest", "least sure", "Most foreign", "Least foreign", "Labels that look wrong", "Worst pairs",
+                 "Mistakes, held out", "Map of features", "histograms of OOD scores", "Where it looks"):  # fmt: skip
+        assert part in text, part
+    assert "http://" not in text
+    assert "https://" not in text
+    assert EVIL not in text
+    assert "broken.jpg" in text
+    assert is_fit(made / "run")
+
+
+def test_galleries_follow_the_tables(made: Path) -> None:
+    run = read_fit(made / "run")
+    most, least = by_score(run)
+    assert {Path(shot.file).name[0] for shot in most.shots} == {"2"}  # the green ones
+    assert all(shot.foreign for shot in most.shots)
+    assert not any(shot.foreign for shot in least.shots)
+    for number, gallery in enumerate(by_class(run)):
+        (first, surest), (second, unsure) = gallery.parts
+        assert (first, second) == ("surest", "least sure")
+        chances = {said.file: said.probability for said in run.pile}
+        assert min(chances[shot.file] for shot in surest) >= max(chances[shot.file] for shot in unsure)
+        assert {shot.key for shot in (*surest, *unsure)} == {number}
+    doubts, held, *_ = to_check(run)
+    assert [Path(shot.file).name for shot in doubts.shots] == ["wrong.png"]
+    assert "wrong.png" in [Path(shot.file).name for shot in held.shots]
+
+
+def test_held_out_probabilities_are_those_behind_the_estimate(made: Path) -> None:
+    run = read_fit(made / "run")
+    assert run.held_out is not None
+    estimate = load_model(made / "run").instant.estimate
+    assert estimate is not None
+    right = int((run.held_out.argmax(axis=1) == run.labels).sum())
+    assert right == estimate.correct
+    assert run.held_out.sum(axis=1) == pytest.approx(1, abs=1e-4)
+
+
+def test_the_command_repeats_the_run(made: Path) -> None:
+    said = command(read_fit(made / "run"))
+    assert said == f"osp fit {made}/sorted {made}/pile --backbone tiles --test {made}/test --seed 3 --out again"
+
+
+def test_a_fit_is_compared_with_another_fit(made: Path, tmp_path: Path) -> None:
+    run, other = read_fit(made / "run"), read_fit(made / "alone")
+    assert disagreements(run, run)[0].shots == []
+    other.pile.extend(said._replace(inside=False) for said in run.pile)
+    assert len(disagreements(run, other)[0].shots) == min(24, sum(said.inside for said in run.pile))
+    text = write_photo_report(made / "run", made / "alone", tmp_path / "x.html").read_text()
+    assert "<th>alone</th>" in text
+    with pytest.raises(UserError, match="is no run of osp fit"):
+        write_photo_report(made / "run", tmp_path, tmp_path / "y.html")
+
+
+def test_without_a_pile_or_photos_the_page_has_the_rest(made: Path, tmp_path: Path) -> None:
+    text = write_photo_report(made / "alone", out=tmp_path / "x.html").read_text()
+    assert "There was no pile to look through" in text
+    assert "Which classes it confuses" in text
+    moved = tmp_path / "moved"
+    shutil.copytree(made / "run", moved)
+    for name in ("pile.csv", "test.csv", "doubts.csv", "labels.json"):
+        file = moved / name
+        file.write_text(file.read_text().replace(str(made), "/nowhere"))
+    gone = write_photo_report(moved).read_text()
+    assert "photos are no longer where they were" in gone
+    assert 'id="map-plot"' in gone
+    assert '"atlas": null' in gone
+    assert "histograms of OOD scores" in gone
+
+
+@pytest.mark.parametrize("name", ["result.json", "photos.safetensors", "labels.json", "pile.csv", "sample.npz"])
+def test_a_damaged_run_is_told_in_a_sentence(name: str, made: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(made / "run", copy)
+    content = (copy / name).read_bytes()
+    (copy / name).write_bytes(content[: len(content) // 2])
+    with pytest.raises(UserError, match="damaged"):
+        write_photo_report(copy)
+    assert not (copy / "report.html").exists()
+
+
+def test_the_page_needs_no_torch(made: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "class NoTorch:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'torch': raise ImportError('there is no torch')\n"
+        "sys.meta_path.insert(0, NoTorch())\n"
+        "from pathlib import Path\n"
+        "from osp.photos.page.page import write_photo_report\n"
+        "print(write_photo_report(Path(sys.argv[1]), out=Path(sys.argv[2])))"
+    )
+    command = [sys.executable, "-c", code, str(made / "run"), str(tmp_path / "x.html")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "x.html").read_text()
+    assert "Left out: there is no torch" in text
+    assert text.count("<figure") > 20
+
+
+def test_grad_cam_finds_what_speaks_for_the_class(made: Path) -> None:
+    """A blue image with one red corner: for red, the corner speaks."""
+    model = load_model(made / "run")
+    pixels = np.zeros((1, 3, 32, 32), np.uint8)
+    pixels[:, 2] = 120
+    pixels[:, 0, :8, 24:], pixels[:, 2, :8, 24:] = 255, 0
+    found = photo_maps(model, pixels)
+    assert found.maps.shape == (1, 32, 32)
+    assert found.maps.max() == 1.0
+    assert (found.predicted, found.confidence) == pytest.approx(
+        (model.instant.predict_proba(found.features).argmax(), model.instant.predict_proba(found.features).max())
+    )
+
+
+VISIBLE = "return [...document.querySelectorAll(arguments[0])].filter(e => e.getBoundingClientRect().width > 0).length"
+
+
+def test_the_page_works_in_a_browser(made: Path, tmp_path: Path) -> None:
+    path = write_photo_report(made / "run", out=tmp_path / "report.html")
+    with browser(tmp_path / "browser") as shown:
+        for width, scheme, media in ((1100, "light", "screen"), (390, "dark", "screen"), (700, "light", "print")):
+            shown.emulate(width, scheme=scheme, media=media)
+            shown.open(path)
+            assert shown.run("return document.documentElement.scrollWidth") <= width
+        shown.emulate(1100)
+        shown.open(path)
+        shown.run("for (const image of document.images) image.loading = 'eager'")
+        shown.until("return [...document.images].every(image => image.complete && image.naturalWidth)")
+        assert shown.run("return document.querySelectorAll('img[onerror]').length") == 0
+        assert EVIL in shown.run("return document.body.textContent")
+        points = "#map-plot use[data-i]"
+        assert shown.run(VISIBLE, points) == 19 + 54
+        shown.point_at(f"{points}.pile[data-class=ood]")
+        assert "pile: " in shown.run("return document.getElementById('tip').textContent")
+        assert "data:image" in shown.run("return document.querySelector('#tip i').style.backgroundImage")
+        shown.run("document.getElementById('only-mistakes').click()")
+        assert shown.run(VISIBLE, points) == 19
+        everything = shown.run(VISIBLE, ".shot")
+        choose = (
+            "const box = document.getElementById('gallery-class');"
+            "box.value = '1'; box.dispatchEvent(new Event('change'))"
+        )
+        shown.run(choose)
+        assert 0 < shown.run(VISIBLE, ".shot") < everything
+        assert shown.run(VISIBLE, ".shot:not([data-class='1'])") == 0
+        assert shown.complaints() == []
+
+
+def test_the_command_knows_both_kinds_of_run(made: Path, tmp_path: Path, capsys: Any) -> None:
+    from osp.cli.report import report
+
+    report(made / "alone", None, tmp_path / "p.html")
+    assert "p.html" in capsys.readouterr().out
+    assert json.loads((made / "alone" / "result.json").read_text())["kind"] == "photos"
