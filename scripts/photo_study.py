@@ -19,8 +19,9 @@ import numpy as np
 from osp.data.listing import list_images
 from osp.evaluate.metrics import detection
 from osp.nets.pretrained import efficientnet_lite0
+from osp.photos.estimates import calibration_error
 from osp.photos.features import compute
-from osp.photos.instant import calibration_error, fit_instant
+from osp.photos.instant import fit_instant
 
 
 def draw(

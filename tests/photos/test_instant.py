@@ -10,19 +10,8 @@ from sklearn.linear_model import LogisticRegression
 
 from osp.errors import UserError
 from osp.evaluate.metrics import detection
-from osp.photos.instant import (
-    Instant,
-    calibration_error,
-    center,
-    distance,
-    fit_head,
-    fit_instant,
-    fit_temperature,
-    nearest,
-    softmax,
-    weighted_quantile,
-    wilson,
-)
+from osp.photos.estimates import calibration_error, fit_temperature, softmax, weighted_quantile, wilson
+from osp.photos.instant import Instant, center, distance, fit_head, fit_instant, nearest
 
 NAMES = ("a", "b", "c", "d")
 

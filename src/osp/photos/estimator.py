@@ -24,8 +24,9 @@ from torch import nn
 from osp.errors import UserError, suggest, user_path
 from osp.files import write_text
 from osp.nets.pretrained import Backbone, efficientnet_lite0
+from osp.photos.estimates import Estimate
 from osp.photos.given import InputError, file_features, files_of, image_features, is_path, kind_of, labeled_folder
-from osp.photos.instant import Estimate, Instant, fit_instant
+from osp.photos.instant import Instant, fit_instant
 from osp.photos.model import PhotoModel, load_model
 
 UNLABELED = -1

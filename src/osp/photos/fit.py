@@ -36,8 +36,9 @@ from osp.methods.registry import get
 from osp.nets.pretrained import Backbone
 from osp.photos.backbones import open_backbone
 from osp.photos.doubts import wrong_labels
+from osp.photos.estimates import Estimate, wilson
 from osp.photos.features import Features, Progress, compute
-from osp.photos.instant import Estimate, Instant, fit_instant, wilson
+from osp.photos.instant import Instant, fit_instant
 from osp.photos.model import FACTS, PhotoModel
 from osp.photos.reading import Label, Listed, Photographs, list_pile, list_sorted, list_test, read
 from osp.photos.sorting import defused
@@ -93,7 +94,7 @@ def fit(
     folder = user_path(out)
     check_free(folder)
     if method != "instant":
-        get(method)  # an unknown one is refused before any work
+        get(method).check_shape((1,))  # an unknown one, or one that needs pixels, is refused before any work
     before = None if earlier is None else result_of(user_path(earlier))
     old = [] if earlier is None else labels_of(user_path(earlier))
     if before is not None:
@@ -157,14 +158,17 @@ def _trained(
     looking: Progress,
     training: Progress | None,
 ) -> tuple[Instant | None, Instant]:
-    """The instant answer trained further on weak and strong views of the photos, and the better of both."""
-    from osp.photos.learning import VIEWS, improve
+    """The instant answer trained further on the views that the method draws from, and the better of both."""
+    from osp.photos.learning import MOST, improve, views_for
 
-    files = [*(photos.labeled.files[i] for i in photos.use), *(photos.pile.files[i] for i in photos.pile_use)]
-    features = compute(files, network, VIEWS, looking)
+    chosen = np.random.default_rng(seed).permutation(len(photos.pile_use))[:MOST]
+    pile = photos.pile_use[np.sort(chosen)]
+    files = [*(photos.labeled.files[i] for i in photos.use), *(photos.pile.files[i] for i in pile)]
+    views = views_for(method, len(photos.classes))
+    features = compute(files, network, views, looking)
     if len(features) < len(files):
         raise UserError(f"{features.unreadable[0][0]} has changed since it was read first. Start the fit again.")
-    stored = {view: features.rows(view=view) for view in VIEWS}
+    stored = {view: features.rows(view=view) for view in views}
     return improve(instant, stored, photos.labels[photos.use], method, seed, training)
 
 

@@ -7,7 +7,6 @@ nothing in it names code that is run. The backbone is named with the checksum of
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,13 +22,14 @@ from osp.errors import UserError
 from osp.files import replace
 from osp.nets.pretrained import Backbone
 from osp.photos.backbones import open_backbone
+from osp.photos.estimates import Estimate
 from osp.photos.features import Progress
-from osp.photos.instant import Adapter, Estimate, Instant
+from osp.photos.instant import Adapter, Instant
 from osp.photos.sorting import Decision
 
 ARRAYS, FACTS = "photos.safetensors", "photos.json"
-FORMAT = 1
-_SCORING = ("labeled", "labels", "references", "reference_scores", "id_scores", "id_weights")
+FORMAT = 2
+_SCORING = ("labeled", "labels", "references", "reference_scores", "pile_scores", "id_scores", "id_weights")
 _ARRAYS = ("mean", "weight", "bias", *_SCORING)
 _ADAPTER = ("adapter_down", "adapter_bias", "adapter_up")
 _NUMBERS = ("strength", "temperature", "neighbors", "smoothing")
@@ -89,12 +89,10 @@ class PhotoModel:
         if self.instant.adapter is not None:
             arrays |= {name: np.ascontiguousarray(getattr(self.instant.adapter, name[8:])) for name in _ADAPTER}
         content = save_arrays(arrays)
-        limit = self.instant.fallback_threshold
         facts: dict[str, Any] = {
             "format": FORMAT,
             "class_names": self.instant.class_names,
             **{name: getattr(self.instant, name) for name in _NUMBERS},
-            "fallback_threshold": limit if math.isfinite(limit) else None,
             "estimate": asdict(self.instant.estimate) if self.instant.estimate else None,
             "backbone": {"name": self.backbone.name, "checksum": self.backbone.checksum},
             "license": self.backbone.license,
@@ -150,6 +148,7 @@ def _instant(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Instant:
         "labeled": (count, dim),
         "references": (references, dim),
         "reference_scores": (references,),
+        "pile_scores": (references,),
         "id_weights": values["id_scores"].shape,
     }
     adapter = None
@@ -164,14 +163,12 @@ def _instant(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Instant:
         raise ValueError("labels do not fit the classes")
     if not 0 <= int(facts["neighbors"]) <= references:
         raise ValueError(f"{facts['neighbors']} neighbours among {references}")
-    limit = facts["fallback_threshold"]
     return Instant(
         class_names=names,
         strength=float(facts["strength"]),
         temperature=float(facts["temperature"]),
         neighbors=int(facts["neighbors"]),
         smoothing=float(facts["smoothing"]),
-        fallback_threshold=math.inf if limit is None else float(limit),
         estimate=Estimate(**facts["estimate"]) if facts["estimate"] else None,
         adapter=adapter,
         **values,
