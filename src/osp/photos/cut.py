@@ -19,9 +19,9 @@ from osp.errors import UserError
 from osp.parts import otsu_threshold
 from osp.photos.estimates import weighted_quantile
 
-LET_IN = 0.2
+LET_IN = 0.3
 """h."""
-LET_IN_ALONE = 0.4
+LET_IN_ALONE = 0.5
 """h where nothing can be held out, and Otsu's threshold, which is too low as a rule, has to say what p is."""
 ENOUGH = 50
 """Images of the pile from which on its scores have a say."""
