@@ -1,15 +1,15 @@
 """Few labels on photographs: logistic regression, the instant answer and training from there, over ten draws.
 
 python scripts/photo_study.py FOLDER_WITH_ONE_FOLDER_PER_CLASS [--known 4] [--labels 1 5 20] [--draws 10] [--first 0]
-    [--test 40] [--methods osp fixmatch] [--choose osp]
+    [--test 40] [--methods osp fixmatch] [--choose osp] [--single]
 
 In each draw some classes are known; of every class some images are kept aside for testing. The labelled images are
 drawn from the rest of the known classes; what remains of all classes is the pile. Means over the draws, ± their
 standard deviation; then differences within draws, with a paired t-test. `--methods` train on from the instant answer;
 `--choose` names those of them that are cross-validated too, as `osp fit --method` does, and the better of both kept:
-six trainings instead of one. Features are computed once, for all views that the methods need, and come from the cache
-afterwards. Seconds are those of the processor. What is chosen by looking at draws belongs on other draws than what is
-reported: `--first 100`.
+six trainings instead of one. `--single` makes do with one stored draw of each view, for half of the time. Features are
+computed once, for all views that the methods need, and come from the cache afterwards. Seconds are those of the
+processor. What is chosen by looking at draws belongs on other draws than what is reported: `--first 100`.
 """
 
 from __future__ import annotations
@@ -166,9 +166,11 @@ def main() -> None:
     parser.add_argument("--test", type=int, default=40)
     parser.add_argument("--methods", nargs="*", default=["osp", "fixmatch"])
     parser.add_argument("--choose", nargs="*", default=["osp"])
+    parser.add_argument("--single", action="store_true")
     given = parser.parse_args()
     files = [file.path for file in list_images(given.folder, deep=True)]
     views = {"plain", *(view for method in given.methods for view in views_for(method, given.known))}
+    views -= {"weak2", "strong2"} if given.single else set()
     found = compute(files, efficientnet_lite0(), sorted(views))
     names = [Path(file).relative_to(given.folder.absolute()).parts[0] for file in found.files]
     classes = np.unique(names, return_inverse=True)[1]

@@ -29,8 +29,7 @@ ENOUGH = 50
 
 def threshold(accept: float, id_scores: np.ndarray, id_weights: np.ndarray, pile_scores: np.ndarray) -> float:
     """The score up to which an image is taken for a known one; infinite where there is nothing to tell by."""
-    if not 0 < accept < 1:
-        raise UserError(f"accept={accept}: a share between 0 and 1, such as 0.95.")
+    check_accept(accept)
     own = weighted_quantile(id_scores, id_weights, accept) if len(id_scores) else None
     if len(pile_scores) < (2 if own is None else ENOUGH):
         return math.inf if own is None else own
@@ -38,6 +37,12 @@ def threshold(accept: float, id_scores: np.ndarray, id_weights: np.ndarray, pile
     let_in = LET_IN_ALONE if own is None else LET_IN
     by_pile = float(np.quantile(pile_scores, accept * share + let_in * (1 - share)))
     return by_pile if own is None else (own + by_pile) / 2
+
+
+def check_accept(accept: float) -> None:
+    """Refuse what is no share."""
+    if not 0 < accept < 1:
+        raise UserError(f"accept={accept}: a share between 0 and 1, such as 0.95.")
 
 
 def known_share(pile_scores: np.ndarray, id_scores: np.ndarray, id_weights: np.ndarray) -> float:

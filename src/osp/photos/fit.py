@@ -93,6 +93,8 @@ def fit(
     started = time.monotonic()
     folder = user_path(out)
     check_free(folder)
+    if seed < 0:
+        raise UserError(f"seed={seed}: a whole number from 0 on.")
     if method != "instant":
         get(method).check_shape((1,))  # an unknown one, or one that needs pixels, is refused before any work
     before = None if earlier is None else result_of(user_path(earlier))
@@ -121,6 +123,8 @@ def fit(
     alone = fit_instant(labeled, labels, pile[:0], classes, seed)
     instant = fit_instant(labeled, labels, pile, classes, seed) if len(pile) else alone
     say(f"Instant answer, {time.monotonic() - looked:.1f} s after the features: {in_words(instant.estimate)}.")
+    if instant is not alone and (sentence := without_gain(alone.estimate, instant.estimate)):
+        say(sentence)
     if before is not None and (then := list(before["estimates"].values())[-1]) is not None:
         say(f"The earlier fit, of {len(old)} labels: accuracy {then['accuracy']:.1f} %; now {len(labels)} labels.")
     answers = {"labels alone": alone, "labels and pile": instant} if len(pile) else {"labels alone": alone}
@@ -132,7 +136,8 @@ def fit(
         else:
             answers[f"{method} from there"] = learned
             kept = "instant" if best is instant else method
-            say(f"Trained by {method} from there: {in_words(learned.estimate)}. Kept: {kept}, the better of the two.")
+            verdict = "no better by cross-validation, so that one is kept" if best is instant else "better, and kept"
+            say(f"Trained by {method} from there: {in_words(learned.estimate)}. It is {verdict}.")
     model = PhotoModel(best, network)
     result = {
         "kind": "photos",
@@ -214,6 +219,16 @@ def in_words(estimate: Estimate | None) -> str:
     return (
         f"accuracy {estimate.accuracy:.1f} % ({estimate.low:.0f} to {estimate.high:.0f}), {estimate.correct} of "
         f"{estimate.images} photos held out in turn{few}"
+    )
+
+
+def without_gain(alone: Estimate | None, both: Estimate | None) -> str:
+    """A sentence where cross-validation finds the classes no better told apart with the pile; else nothing."""
+    if alone is None or both is None or both.balanced_accuracy > alone.balanced_accuracy:
+        return ""
+    return (
+        f"The pile does not help to tell the classes apart here: {alone.balanced_accuracy:.1f} % without it, "
+        f"{both.balanced_accuracy:.1f} % with it, all classes counted alike. It still shows what is foreign."
     )
 
 

@@ -174,7 +174,7 @@ def learn(
 
 
 def _plan(kind: type[Method], method: str, steps: int, labels: int, options: Mapping[str, Any], seed: int = 0) -> Plan:
-    wanted = {"batch": 32, "mu": 2, "lr": 0.003, "pretrain_lr": 0.003, "bank_capacity": BANK, **options}
+    wanted = {"batch": 32, "mu": 2, "lr": 0.001, "pretrain_lr": 0.001, "bank_capacity": BANK, **options}
     known = {name: value for name, value in wanted.items() if name in kind.Options.model_fields}
     return Plan(
         data="photos",

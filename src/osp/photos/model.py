@@ -116,7 +116,7 @@ def load_model(folder: Path | str, backbone: Backbone | None = None) -> PhotoMod
         missing = Path(error.filename).name
         raise UserError(f"{folder} holds no photo model: {missing} is missing. Run the fit again.") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"The model in {folder} cannot be read: {error}.") from None
+        raise UserError(f"The model in {folder} cannot be read: {error}. Run the fit again.") from None
     try:
         if facts["format"] != FORMAT:
             raise UserError(
