@@ -1,7 +1,7 @@
 """Few labels on photographs: logistic regression, the instant answer and training from there, over ten draws.
 
 python scripts/photo_study.py FOLDER_WITH_ONE_FOLDER_PER_CLASS [--known 4] [--labels 1 5 20] [--draws 10] [--first 0]
-    [--test 40] [--methods osp fixmatch] [--choose osp] [--single]
+    [--test 40] [--methods osp fixmatch] [--choose osp] [--single] [--save draws.jsonl]
 
 In each draw some classes are known; of every class some images are kept aside for testing. The labelled images are
 drawn from the rest of the known classes; what remains of all classes is the pile. Means over the draws, ± their
@@ -9,12 +9,15 @@ standard deviation; then differences within draws, with a paired t-test. `--meth
 `--choose` names those of them that are cross-validated too, as `osp fit --method` does, and the better of both kept:
 six trainings instead of one. `--single` makes do with one stored draw of each view, for half of the time. Features are
 computed once, for all views that the methods need, and come from the cache afterwards. Seconds are those of the
-processor. What is chosen by looking at draws belongs on other draws than what is reported: `--first 100`.
+processor. With `--save` each draw is noted in a file and not made again: several processes can share the work, and the
+last one prints the whole table. What is chosen by looking at draws belongs on other draws than what is reported:
+`--first 100`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -127,6 +130,14 @@ def baseline(
     }
 
 
+def noted(path: Path | None) -> dict[tuple[int, int], Figures]:
+    """The draws that a file holds."""
+    if path is None or not path.exists():
+        return {}
+    lines = map(json.loads, path.read_text().splitlines())
+    return {(labels, seed): figures for labels, seed, figures in lines}
+
+
 def print_table(table: dict[str, dict[int, list[float]]], labels: list[int]) -> None:
     print(f"\n| labels per class | {' | '.join(map(str, labels))} |\n|---|" + "---|" * len(labels))
     for name, columns in table.items():
@@ -167,6 +178,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*", default=["osp", "fixmatch"])
     parser.add_argument("--choose", nargs="*", default=["osp"])
     parser.add_argument("--single", action="store_true")
+    parser.add_argument("--save", type=Path)
     given = parser.parse_args()
     files = [file.path for file in list_images(given.folder, deep=True)]
     views = {"plain", *(view for method in given.methods for view in views_for(method, given.known))}
@@ -176,11 +188,15 @@ def main() -> None:
     classes = np.unique(names, return_inverse=True)[1]
     stored = {view: found.rows(view=view) for view in views}
     table: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    known = noted(given.save)
     for labels in given.labels:
         for seed in range(given.first, given.first + given.draws):
-            for name, value in one(stored, classes, given, labels, seed).items():
+            figures = known.get((labels, seed)) or one(stored, classes, given, labels, seed)
+            if given.save is not None and (labels, seed) not in known:
+                with open(given.save, "a") as file:
+                    file.write(json.dumps([labels, seed, figures]) + "\n")
+            for name, value in figures.items():
                 table[name][labels].append(value)
-        print(f"{labels} labels per class: done", flush=True)
     print_table(table, given.labels)
     print_differences(table, given.labels, given.methods)
 
