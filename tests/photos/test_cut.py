@@ -22,7 +22,7 @@ def scores(seed: int, held_out: int, known: int, foreign: int) -> tuple[np.ndarr
 
 
 @pytest.mark.parametrize(("known", "foreign"), [(300, 150), (150, 300)])
-def test_the_cut_varies_less_than_that_of_few_held_out_images_and_is_nearer_to_what_is_asked(known: int, foreign: int) -> None:
+def test_the_cut_varies_less_than_that_of_few_held_out_images_and_is_nearer(known: int, foreign: int) -> None:
     errors, simple = [], []
     for seed in range(40):
         own, pile = scores(seed, 15, known, foreign)
