@@ -101,7 +101,8 @@ class VAT(Method):
         """ε of each image: the same for all pixels, by the norm of stored features."""
         if len(self.task.shape) == 3 or self.options.epsilon is not None:
             return self.epsilon
-        return images.norm(dim=1, keepdim=True) * (self.epsilon / math.sqrt(self.task.shape[0]))
+        norms: Tensor = images.norm(dim=1, keepdim=True)
+        return norms * (self.epsilon / math.sqrt(self.task.shape[0]))
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         o = self.options
