@@ -12,10 +12,10 @@ from digit_runs import NUM_CLASSES, POOL, TASK, FakePool, batch, by_hand, refres
 from torch import Tensor, nn
 
 from osp import UserError
-from osp.methods.base import Batch, published_options
+from osp.methods.base import Batch, Task, published_options
 from osp.methods.osp import OSP
 from osp.methods.t2t import T2T, T2TOptions
-from osp.nets import Network, set_batchnorm_momentum
+from osp.nets import Network, build_network, set_batchnorm_momentum
 from osp.parts import otsu_threshold
 from osp.parts.rotation import rotate4
 
@@ -321,6 +321,15 @@ def test_otsus_threshold_cuts_where_there_is_no_share(without: str) -> None:
     assert method.share.item() == 0
     assert method.kept_rows.tolist() == [True] * 5 + [False] * 2
     assert 0.2 <= otsu_threshold(pool.images[:, 0, 0, 0]) < 0.9
+
+
+def test_a_share_that_the_starter_of_the_run_has_estimated_needs_no_validation_images() -> None:
+    task = Task(2, (16,), num_labeled=4, num_unlabeled=8, num_val=0, id_share=0.25)
+    for cut_by, share in (("share", 0.25), ("otsu", 0.0)):
+        method = T2T(T2T.Options.model_validate({"cut_by": cut_by}), build_network("adapter", (16,), 2), task)
+        assert method.share.item() == share
+        method.partition(torch.arange(8.0))
+        assert (method.scores <= method.cut[0]).sum() == (2 if share else 3)  # Otsu's four less the doubtful
 
 
 def test_doubtful_images_are_neither_kept_nor_set_aside_nor_matched() -> None:

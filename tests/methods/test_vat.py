@@ -154,6 +154,18 @@ def test_epsilon_is_scaled_to_the_size_of_the_images_unless_set() -> None:
     assert epsilon((1, 28, 28), epsilon=6.0) == 6.0
 
 
+def test_on_stored_features_it_is_scaled_by_their_norm() -> None:
+    torch.manual_seed(0)
+    known, features = torch.randn(6, 48), torch.randn(12, 48) * torch.arange(1, 13)[:, None]
+    task = Task(2, (48,), num_labeled=6, num_unlabeled=12, num_val=0)
+    for options, expected in (
+        ({}, features.norm(dim=1) * 6 / math.sqrt(3072)),
+        ({"epsilon": 2.0}, torch.full((12,), 2.0)),
+    ):
+        method = VAT(VAT.Options.model_validate(options), build_network("adapter", (48,), 2), task)
+        torch.testing.assert_close(perturbed(method, known, features).norm(dim=1), expected)
+
+
 def test_half_precision_finds_the_same_direction() -> None:
     data, found = batch(), []
     for half in (False, True):

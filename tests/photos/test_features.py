@@ -14,7 +14,7 @@ import pytest
 import torch
 from small_backbone import small_backbone, write_photo
 
-from osp.data.decode import decode
+from osp.data.decode import Unreadable, decode
 from osp.data.views import Augmenter
 from osp.nets.pretrained import Backbone
 from osp.photos.features import VIEWS, Features, compute, make_view
@@ -232,3 +232,14 @@ def test_unknown_views_are_refused(tmp_path: Path) -> None:
         compute([], small_backbone(), ["stron"])
     with pytest.raises(ValueError, match="was not computed"):
         compute([], small_backbone()).rows(view="weak")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_a_pipe_named_like_an_image_is_named_and_not_waited_for(tmp_path: Path) -> None:
+    files = photos(tmp_path, 2)
+    os.mkfifo(tmp_path / "pipe.jpg")
+    found = compute([*files, tmp_path / "pipe.jpg"], small_backbone())
+    assert len(found) == 2
+    assert found.unreadable == ((str(tmp_path / "pipe.jpg"), "not a file that can be read as an image"),)
+    with pytest.raises(Unreadable, match="empty file"):  # its size is 0, so it is not opened
+        decode(str(tmp_path / "pipe.jpg"), 32)

@@ -10,19 +10,8 @@ from sklearn.linear_model import LogisticRegression
 
 from osp.errors import UserError
 from osp.evaluate.metrics import detection
-from osp.photos.instant import (
-    Instant,
-    calibration_error,
-    center,
-    distance,
-    fit_head,
-    fit_instant,
-    fit_temperature,
-    nearest,
-    softmax,
-    weighted_quantile,
-    wilson,
-)
+from osp.photos.estimates import calibration_error, softmax, wilson
+from osp.photos.instant import Instant, center, distance, fit_head, fit_instant, nearest
 
 NAMES = ("a", "b", "c", "d")
 
@@ -229,27 +218,6 @@ def test_nearest_finds_the_largest_cosines() -> None:
     found = nearest(rows, references, 3)
     for row, places in zip(rows, found, strict=True):
         assert set(places) == set(np.argsort(-(references @ row))[:3])
-
-
-def test_temperature_recovers_the_scale_of_logits() -> None:
-    random = np.random.default_rng(0)
-    true = random.normal(size=(20_000, 3)) * 2
-    labels = np.array([random.choice(3, p=row) for row in softmax(true)])
-    assert fit_temperature(true * 4, labels, np.ones(20_000)) == pytest.approx(4, rel=0.1)
-
-
-def test_few_images_without_a_mistake_are_no_certainty() -> None:
-    logits = np.array([[1.0, 0.0], [0.0, 1.0]] * 4)
-    probability = softmax(logits / fit_temperature(logits, np.array([0, 1] * 4), np.ones(8))).max()
-    assert 0.85 < probability < 0.99
-
-
-def test_weighted_quantile_agrees_with_repeating_values() -> None:
-    random = np.random.default_rng(0)
-    values, weights = random.normal(size=40), random.integers(1, 6, 40)
-    repeated = np.sort(np.repeat(values, weights))
-    for share in (0.1, 0.5, 0.95, 0.99):
-        assert weighted_quantile(values, weights, share) == repeated[math.ceil(share * len(repeated)) - 1]
 
 
 def test_one_class_or_a_class_without_images_is_a_mistake_of_the_user() -> None:

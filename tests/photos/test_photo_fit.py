@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from small_backbone import small_backbone
 
 from osp.errors import UserError
 from osp.photos import backbones
-from osp.photos.fit import Fit, fit
+from osp.photos.fit import Fit, fit, without_gain
 from osp.photos.model import load_model
 
 COLORS = {"red": (200, 40, 40), "blue": (40, 40, 200), "green": (40, 200, 40)}
@@ -231,3 +232,19 @@ def test_training_from_the_instant_answer_is_reported_beside_it_and_the_kept_one
     assert (load_model(done.path).instant.adapter is not None) == (done.result["answer"] == "fixmatch")
     with pytest.raises(UserError, match="fixmatch"):
         run(folders, method="fixmach", out="second")
+    with pytest.raises(UserError, match="otct needs pixels"):
+        run(folders, method="otct", out="second")
+    with pytest.raises(UserError, match="seed=-1"):
+        run(folders, seed=-1, out="second")
+
+
+def test_it_is_said_where_the_pile_does_not_help(folders: Path) -> None:
+    said: list[str] = []
+    done = run(folders, say=said.append)
+    alone, both = (done.result["estimates"][name]["balanced_accuracy"] for name in ("labels alone", "labels and pile"))
+    assert any("The pile does not help" in line for line in said) == (both <= alone)
+    one = done.model.instant.estimate
+    assert one is not None
+    other = replace(one, balanced_accuracy=1)
+    assert without_gain(other, one) == without_gain(None, one) == ""
+    assert "does not help" in without_gain(one, other)

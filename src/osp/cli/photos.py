@@ -161,8 +161,10 @@ def predict(
     check_environment()
     _one_of("--format", form, FORMATS)
     from osp.engine.progress import shown
+    from osp.photos.cut import check_accept
     from osp.photos.predict import image_files, open_run
 
+    check_accept(accept)
     files = image_files(images, sys.stdin if "-" in images else ())
     model = open_run(run)
     failed = 0

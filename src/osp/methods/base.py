@@ -40,6 +40,9 @@ class Task:
     num_val: int
     steps: int = 1
     """Length of the run: for a method whose stages have a least length besides their share."""
+    id_share: float = 0.0
+    """Share of ID images in the pool as whoever starts the run has estimated it without knowing the truth; 0: nobody
+    has, and a method that wants it looks at the validation images."""
 
 
 @dataclass(frozen=True)
@@ -302,17 +305,26 @@ class Method(nn.Module):
     (Those of every method are also looked at for the curve of a run.)"""
     twice_differentiated: ClassVar[bool] = False
     """Whether `extra_losses` differentiates through a gradient: torch's batch norm for several GPUs cannot."""
+    needs_pixels: ClassVar[bool] = False
+    """Whether stored features of a frozen backbone will not do."""
     mechanism: ClassVar[tuple[str, ...]] = ()
     """Names of logged values that show the mechanism at work: one that stays 0 all run long is a warning."""
 
     def __init__(self, options: Any, network: Network, task: Task) -> None:
         super().__init__()
+        self.check_shape(task.shape)
         self.options = options
         self.net = network
         self.task = task
         self.logged: dict[str, Tensor] = {}
         self.own_score: scores.Score = scores.build("softmax", network.feature_dim, task.num_classes)
         """The method's own OOD score; `use_score` puts another in its place."""
+
+    @classmethod
+    def check_shape(cls, shape: tuple[int, ...]) -> None:
+        """Refuse stored features where pixels are needed: also for those who ask before they make features."""
+        if cls.needs_pixels and len(shape) != 3:
+            raise UserError(f"The method {cls.name} needs pixels and cannot learn from stored features; take another.")
 
     # What the method declares
 

@@ -57,6 +57,7 @@ class OTCT(Method):
     reference = "Luo et al., arXiv 2101.08237 (reconstruction: no code is public)"
     Options = OTCTOptions
     unlabeled_views = ("weak", "strong")
+    needs_pixels = True  # style is a matter of channels
     mechanism = ("style_change", "consistency_rate")
     paper_data = ()
     paper: ClassVar[dict[str, Published]] = {

@@ -23,7 +23,8 @@ ICCV 2023. Differences from the release:
   thousand steps the average would else report the random start of the detector;
 - all views go in one pass but w(u), which are labelled as in our FixMatch, without a graph and with the running
   statistics of batch norms; the release has a second pass for w(u) and s(u);
-- a second strong view of v, which enters no loss there, is left out.
+- a second strong view of v, which enters no loss there, is left out;
+- on stored features of a frozen backbone the classifier is linear.
 """
 
 from __future__ import annotations
@@ -103,7 +104,8 @@ class SSB(Method):
     def __init__(self, options: Any, network: Network, task: Task) -> None:
         super().__init__(options, network, task)
         hidden = (options.hidden, options.hidden)
-        network.add_module("classifier", linear_layers([network.feature_dim, *hidden, task.num_classes]))
+        if len(task.shape) == 3:  # on stored features the adapter is what is non-linear, and a linear head its start
+            network.add_module("classifier", linear_layers([network.feature_dim, *hidden, task.num_classes]))
         self.use_score(OneVsAllScore(network.feature_dim, task.num_classes, hidden))
 
     @property

@@ -20,7 +20,8 @@ rounding of a pixel, and the direction found has little to do with the one sough
 mean of 32 images: 0.09 with the CNN and 0.04 with WRN-10-1, against 0.999 and 1.000 with 0.01; with 1, 0.88 and 0.92).
 ε is a length over the whole image: published as 6 for 3x32x32, it is scaled to 6 · sqrt(CHW / 3072) unless set, so that
 the change of a single value keeps its size (0.108; the published images were whitened, ours have unit variance: see
-supervised.py). Oliver's input noise is `input_noise`.
+supervised.py). Oliver's input noise is `input_noise`. On stored features, whose scale is the backbone's, the ε of an
+image is 0.108 times the norm of its features, which is the same where they have unit variance.
 """
 
 from __future__ import annotations
@@ -96,6 +97,13 @@ class VAT(Method):
         chosen: float | None = self.options.epsilon
         return chosen if chosen is not None else 6.0 * math.sqrt(math.prod(self.task.shape) / (3 * 32 * 32))
 
+    def length(self, images: Tensor) -> Tensor | float:
+        """ε of each image: the same for all pixels, by the norm of stored features."""
+        if len(self.task.shape) == 3 or self.options.epsilon is not None:
+            return self.epsilon
+        norms: Tensor = images.norm(dim=1, keepdim=True)
+        return norms * (self.epsilon / math.sqrt(self.task.shape[0]))
+
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         o = self.options
         known = noisy(batch["labeled"]["weak"], o.input_noise, step, "labeled")
@@ -136,7 +144,7 @@ class VAT(Method):
                 changed = kl_divergence(clean_logits, self.net.classifier(features[len(known) :])).sum()
                 (gradient,) = torch.autograd.grad(changed, direction)
                 direction = unit(gradient, otherwise=direction.detach())
-        return self.epsilon * direction
+        return self.length(images) * direction
 
 
 def mean_entropy(logits: Tensor) -> Tensor:

@@ -25,8 +25,9 @@ from osp.errors import UserError, user_path
 from osp.files import write_text
 from osp.nets.pretrained import Backbone
 from osp.photos.backbones import SAVED_AS, open_backbone
+from osp.photos.estimates import Estimate
 from osp.photos.given import InputError, file_features, files_of, image_features, is_path, kind_of, labeled_folder
-from osp.photos.instant import Estimate, Instant, fit_instant
+from osp.photos.instant import Instant, fit_instant
 from osp.photos.model import PhotoModel, load_model
 
 UNLABELED = -1

@@ -16,6 +16,7 @@ import errno
 import hashlib
 import json
 import os
+import stat
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -232,6 +233,8 @@ def _keys(book: Path, paths: Sequence[str], progress: Progress | None) -> tuple[
 
 def _status(path: str) -> list[int]:
     status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError("not a file that can be read as an image")  # opening a pipe would wait for a writer
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 

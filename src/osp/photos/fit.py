@@ -39,8 +39,9 @@ from osp.methods.registry import get
 from osp.nets.pretrained import Backbone
 from osp.photos.backbones import open_backbone
 from osp.photos.doubts import wrong_labels
+from osp.photos.estimates import Estimate, wilson
 from osp.photos.features import Features, Progress, compute
-from osp.photos.instant import Estimate, Instant, fit_instant, wilson
+from osp.photos.instant import Instant, fit_instant
 from osp.photos.model import FACTS, PhotoModel
 from osp.photos.reading import Label, Listed, Photographs, list_pile, list_sorted, list_test, read
 from osp.photos.sorting import defused
@@ -99,8 +100,10 @@ def fit(
     started = time.monotonic()
     folder = user_path(out)
     check_free(folder)
+    if seed < 0:
+        raise UserError(f"seed={seed}: a whole number from 0 on.")
     if method != "instant":
-        get(method)  # an unknown one is refused before any work
+        get(method).check_shape((1,))  # an unknown one, or one that needs pixels, is refused before any work
     before = None if earlier is None else result_of(user_path(earlier))
     old = [] if earlier is None else labels_of(user_path(earlier))
     if before is not None:
@@ -127,6 +130,8 @@ def fit(
     alone = fit_instant(labeled, labels, pile[:0], classes, seed)
     instant = fit_instant(labeled, labels, pile, classes, seed) if len(pile) else alone
     say(f"Instant answer, {time.monotonic() - looked:.1f} s after the features: {in_words(instant.estimate)}.")
+    if instant is not alone and (sentence := without_gain(alone.estimate, instant.estimate)):
+        say(sentence)
     if before is not None and (then := list(before["estimates"].values())[-1]) is not None:
         say(f"The earlier fit, of {len(old)} labels: accuracy {then['accuracy']:.1f} %; now {len(labels)} labels.")
     answers = {"labels alone": alone, "labels and pile": instant} if len(pile) else {"labels alone": alone}
@@ -138,7 +143,8 @@ def fit(
         else:
             answers[f"{method} from there"] = learned
             kept = "instant" if best is instant else method
-            say(f"Trained by {method} from there: {in_words(learned.estimate)}. Kept: {kept}, the better of the two.")
+            verdict = "no better by cross-validation, so that one is kept" if best is instant else "better, and kept"
+            say(f"Trained by {method} from there: {in_words(learned.estimate)}. It is {verdict}.")
     model = PhotoModel(best, network)
     result = {
         "kind": "photos",
@@ -170,14 +176,17 @@ def _trained(
     looking: Progress,
     training: Progress | None,
 ) -> tuple[Instant | None, Instant]:
-    """The instant answer trained further on weak and strong views of the photos, and the better of both."""
-    from osp.photos.learning import VIEWS, improve
+    """The instant answer trained further on the views that the method draws from, and the better of both."""
+    from osp.photos.learning import MOST, improve, views_for
 
-    files = [*(photos.labeled.files[i] for i in photos.use), *(photos.pile.files[i] for i in photos.pile_use)]
-    features = compute(files, network, VIEWS, looking)
+    chosen = np.random.default_rng(seed).permutation(len(photos.pile_use))[:MOST]
+    pile = photos.pile_use[np.sort(chosen)]
+    files = [*(photos.labeled.files[i] for i in photos.use), *(photos.pile.files[i] for i in pile)]
+    views = views_for(method, len(photos.classes))
+    features = compute(files, network, views, looking)
     if len(features) < len(files):
         raise UserError(f"{features.unreadable[0][0]} has changed since it was read first. Start the fit again.")
-    stored = {view: features.rows(view=view) for view in VIEWS}
+    stored = {view: features.rows(view=view) for view in views}
     return improve(instant, stored, photos.labels[photos.use], method, seed, training)
 
 
@@ -223,6 +232,16 @@ def in_words(estimate: Estimate | None) -> str:
     return (
         f"accuracy {estimate.accuracy:.1f} % ({estimate.low:.0f} to {estimate.high:.0f}), {estimate.correct} of "
         f"{estimate.images} photos held out in turn{few}"
+    )
+
+
+def without_gain(alone: Estimate | None, both: Estimate | None) -> str:
+    """A sentence where cross-validation finds the classes no better told apart with the pile; else nothing."""
+    if alone is None or both is None or both.balanced_accuracy > alone.balanced_accuracy:
+        return ""
+    return (
+        f"The pile does not help to tell the classes apart here: {alone.balanced_accuracy:.1f} % without it, "
+        f"{both.balanced_accuracy:.1f} % with it, all classes counted alike. It still shows what is foreign."
     )
 
 

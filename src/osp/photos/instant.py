@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from osp.errors import UserError
-from osp.parts import otsu_threshold
+from osp.photos.cut import known_share, threshold
+from osp.photos.estimates import Estimate, estimate_of, fit_temperature, folds_of, log_loss, softmax
 
 STRENGTHS = (1.0, 5.0, 25.0, 125.0)
 """Inverse regularisation (scikit-learn's C) to choose from."""
@@ -32,27 +32,9 @@ NEIGHBORS = 20
 NEAREST_LABELS = 5
 REFERENCES = 4096
 """Images of the pile kept for neighbours: bounds time and the size of a saved model (21 MB at 1280 features)."""
-FOLDS = 5
 HELD_OUT_SCORES = 500
 """At most so many labelled images are scored as if they had no label."""
 _CHUNK = 2048
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """How good the classifier is, by cross-validation on the labelled images; percent where not said otherwise."""
-
-    images: int
-    """Labelled images that were held out once: the interval is wide where these are few."""
-    correct: int
-    accuracy: float
-    low: float
-    high: float
-    """95 % interval of the accuracy (Wilson)."""
-    balanced_accuracy: float
-    """Mean over the classes of their accuracy, whatever their sizes."""
-    ece: float
-    """Expected calibration error of the probabilities, the temperature taken from other images."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +72,8 @@ class Instant:
     id_scores: np.ndarray
     """OOD scores of labelled images, each seen as if it had no label; empty where nothing can be held out."""
     id_weights: np.ndarray
-    fallback_threshold: float
-    """Where `id_scores` is empty: from the pile's scores (Otsu), or infinite without a pile."""
+    pile_scores: np.ndarray
+    """OOD scores of the references."""
     estimate: Estimate | None
     """None where every class has one image."""
     held_out: np.ndarray | None = None
@@ -118,28 +100,11 @@ class Instant:
 
     def threshold(self, accept: float = 0.95) -> float:
         """The OOD score up to which an image is taken for one of the classes: accepts this share of the known ones."""
-        if not 0 < accept < 1:
-            raise UserError(f"accept={accept}: a share between 0 and 1, such as 0.95.")
-        if not len(self.id_scores):
-            return self.fallback_threshold
-        return weighted_quantile(self.id_scores, self.id_weights, accept)
+        return threshold(accept, self.id_scores, self.id_weights, self.pile_scores)
 
     def share(self, pile_scores: np.ndarray) -> float:
-        """Estimated share of the pile that belongs to one of the classes, from its OOD scores.
-
-        A share p of known images gives G(t) >= p F(t) at every t, with G and F the shares of pile and known images
-        scored up to t; p is taken as the smallest G(t) / F(t) over the upper half of the known images' scores.
-        """
-        if not len(pile_scores):
-            return math.nan
-        if not len(self.id_scores):
-            return float((pile_scores <= self.fallback_threshold).mean())
-        ratios = []
-        for accepted in np.arange(0.5, 0.96, 0.05):
-            limit = weighted_quantile(self.id_scores, self.id_weights, float(accepted))
-            share = float(self.id_weights[self.id_scores <= limit].sum() / self.id_weights.sum())
-            ratios.append(float((pile_scores <= limit).mean()) / share)
-        return min(1.0, min(ratios))
+        """Estimated share of the pile that belongs to one of the classes, from its OOD scores."""
+        return known_share(pile_scores, self.id_scores, self.id_weights)
 
     def inputs(self, features: np.ndarray) -> np.ndarray:
         """What the head is applied to, of raw features."""
@@ -222,7 +187,7 @@ def fit_instant(
         smoothing=smoothing,
         id_scores=id_scores,
         id_weights=balance[able].astype(np.float32),
-        fallback_threshold=float(otsu_threshold(torch.from_numpy(scores))) if len(scores) > 1 else math.inf,
+        pile_scores=_averaged(plain, scores[near_of_references]) if neighbors else plain,
         estimate=estimate,
         held_out=held_out,
     )
@@ -348,110 +313,10 @@ def _choose(
                 logits[smoothing][out] = given[out] @ weight.T + bias
         for smoothing, found in logits.items():
             temperature = fit_temperature(found[held], labels[held], balance[held])
-            loss = _log_loss(found[held] / temperature, labels[held], balance[held])
+            loss = log_loss(found[held] / temperature, labels[held], balance[held])
             if loss < best[0]:
                 best = (loss, strength, smoothing, found)
     return best[1:]
-
-
-def folds_of(labels: np.ndarray, counts: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """The fold in which each image is held out; -1 for the only image of its class.
-
-    A fold takes from all classes alike: leaving out single images weakens just the class that is asked for, which at
-    five labels per class makes the estimate ten points too low.
-    """
-    folds = np.full(len(labels), -1)
-    for c in np.flatnonzero(counts > 1):
-        members = generator.permutation(np.flatnonzero(labels == c))
-        folds[members] = np.arange(len(members)) % FOLDS
-    return folds
-
-
-def fit_temperature(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> float:
-    """The temperature with the least log loss. Targets keep 1/(n + 2) back, so that no mistake among few images is not
-    taken for certainty (after Platt)."""
-    candidates = np.geomspace(0.02, 50, 120)
-    kept_back = 1 / (len(labels) + 2)
-    losses = [_log_loss(logits / t, labels, weights, kept_back) for t in candidates]
-    return float(candidates[int(np.argmin(losses))])
-
-
-def _log_loss(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, kept_back: float = 0.0) -> float:
-    logs = logits - logits.max(axis=1, keepdims=True)
-    logs = logs - np.log(np.exp(logs).sum(axis=1, keepdims=True))
-    right = logs[np.arange(len(labels)), labels]
-    loss = -(1 - kept_back) * right - kept_back * logs.mean(axis=1)
-    return float((weights * loss).sum() / weights.sum())
-
-
-def estimate_of(
-    logits: np.ndarray, labels: np.ndarray, folds: np.ndarray, balance: np.ndarray, classes: int
-) -> Estimate:
-    held = np.flatnonzero(folds >= 0)
-    right = logits.argmax(axis=1) == labels
-    per_class = [right[held][labels[held] == c].mean() for c in range(classes) if (labels[held] == c).any()]
-    probabilities = np.empty((len(held), classes))
-    for part in range(2):  # the temperature of one half comes from the other
-        use, rest = held[part::2], held[1 - part :: 2]
-        temperature = fit_temperature(logits[rest], labels[rest], balance[rest])
-        probabilities[part::2] = softmax(logits[use] / temperature)
-    low, high = wilson(int(right[held].sum()), len(held))
-    return Estimate(
-        images=len(held),
-        correct=int(right[held].sum()),
-        accuracy=float(right[held].mean() * 100),
-        low=low * 100,
-        high=high * 100,
-        balanced_accuracy=float(np.mean(per_class) * 100),
-        ece=calibration_error(probabilities, labels[held]) * 100,
-    )
-
-
-def wilson(successes: int, trials: int, z: float = 1.959964) -> tuple[float, float]:
-    """Wilson's interval of a share (95 % by default).
-
-    >>> tuple(round(limit, 3) for limit in wilson(9, 10))
-    (0.596, 0.982)
-    """
-    if not trials:
-        return 0.0, 1.0
-    share = successes / trials
-    middle = share + z * z / (2 * trials)
-    spread = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
-    scale = 1 + z * z / trials
-    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
-
-
-def calibration_error(probabilities: np.ndarray, labels: np.ndarray, bins: int = 15) -> float:
-    """Expected calibration error: mean over images of |accuracy - mean confidence| of their bin of confidence.
-
-    >>> calibration_error(np.array([[0.9, 0.1], [0.9, 0.1]]), np.array([0, 1]))  # right half of the time, 90 % sure
-    0.4
-    """
-    confidence = probabilities.max(axis=1)
-    right = probabilities.argmax(axis=1) == labels
-    place = np.minimum((confidence * bins).astype(int), bins - 1)
-    gaps = [abs(float((right[place == b] - confidence[place == b]).sum())) for b in np.unique(place)]
-    return float(sum(gaps) / len(labels))
-
-
-def weighted_quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
-    """The least value up to which at least this share of the weight lies.
-
-    >>> weighted_quantile(np.array([3.0, 1.0, 2.0]), np.array([1.0, 1.0, 2.0]), 0.75)
-    2.0
-    """
-    order = np.argsort(values)
-    reached = np.cumsum(weights[order].astype(np.float64))
-    place = int(np.searchsorted(reached, share * reached[-1] * (1 - 1e-9)))
-    return float(values[order][min(place, len(values) - 1)])
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Along the last axis."""
-    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    shares: np.ndarray = powers / powers.sum(axis=-1, keepdims=True)
-    return shares
 
 
 def _mean(pile: np.ndarray, labeled: np.ndarray, labels: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,15 +28,50 @@ from osp.engine.signals import Interrupted
 from osp.engine.train import build_method
 from osp.methods.base import Method, Task
 from osp.methods.registry import get
-from osp.photos.features import Progress
-from osp.photos.instant import Adapter, Instant, estimate_of, fit_head, fit_temperature, folds_of, softmax
+from osp.nets.adapter import Adapter
+from osp.photos.estimates import estimate_of, fit_temperature, folds_of, softmax
+from osp.photos.features import VIEWS, Progress
+from osp.photos.instant import Adapter as Learned
+from osp.photos.instant import Instant, fit_head
 from osp.randomness import key_to_seed
 from osp.recipe.plan import Plan, decide_options, versions
 from osp.runs.folder import RunFolder
 
-STEPS = 150
-"""Enough to leave the instant answer where the pile teaches better; a second or two of one core per fold."""
-VIEWS = ("plain", "weak", "strong")
+STEPS = 60
+"""A second or two of one core for each training; 150 gave no better accuracy."""
+MOST = 4096
+"""Photos of the pile that are trained on: bounds time and memory, however large the pile."""
+BANK = 512
+"""Features per class in the bank of OSP: the published 5,000 would be 25 MB for each class."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What is trained on: the head's inputs by view, sqrt(D) times as long, rows of the labelled images first."""
+
+    views: Mapping[str, np.ndarray]
+    labels: np.ndarray
+    id_share: float
+    """Of the pile, estimated from the scores of labelled images that were held out; 0 where none could be."""
+
+    @classmethod
+    def of(cls, instant: Instant, stored: Mapping[str, np.ndarray], labels: np.ndarray) -> Ground:
+        """From raw features by view, which may be memory-mapped and in half precision."""
+        scale = math.sqrt(len(instant.mean))
+        views = {view: (instant.inputs(rows) * scale).astype(np.float32) for view, rows in stored.items()}
+        pile = stored["plain"][len(labels) :]
+        share = instant.share(instant.ood_score(pile)) if len(instant.id_scores) and len(pile) else 0.0
+        return cls(views, labels.astype(np.int64), share)
+
+
+def views_for(method: str, classes: int) -> tuple[str, ...]:
+    """The views whose features a method draws from: the plain one, and all that are stored of each that it names."""
+    kind = get(method)
+    kind.check_shape((Adapter.LEAST,))
+    made = build_method(_plan(kind, method, 1, 1, {}), Task(classes, (Adapter.LEAST,), 1, 1, 0))
+    named = {view for stage in made.stages() for spec in made.streams(stage).values() for view in spec.views}
+    bases = {"plain", *(view.rstrip("2") for view in named)}
+    return tuple(view for view in VIEWS if view.rstrip("2") in bases)
 
 
 def improve(
@@ -58,19 +94,19 @@ def improve(
     balance = 1 / (len(counts) * counts[labels])
     before, after = (np.zeros((len(labels), len(counts))) for _ in range(2))
     rows, rounds = instant.center(stored["plain"][: len(labels)]), int(folds.max()) + 1
+    ground = Ground.of(instant, stored, labels)
     for fold in range(rounds):
-        out = np.flatnonzero(folds == fold)
-        weight, bias = fit_head(np.delete(rows, out, 0), np.delete(labels, out), len(counts), instant.strength)
+        out, rest = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
+        weight, bias = fit_head(rows[rest], labels[rest], len(counts), instant.strength)
         start = replace(instant, weight=weight, bias=bias)
-        rest = {view: np.delete(each, out, 0) for view, each in stored.items()}
-        learned = learn(start, rest, np.delete(labels, out), method, seed=seed)
+        learned = learn(start, ground, method, rest, seed=seed)
         before[out], after[out] = (each.logits(stored["plain"][out]) for each in (start, learned))
         if progress:
             progress(fold + 1, rounds + 1, f"Training {method}")
     held = folds >= 0
     figures = [estimate_of(logits, labels, folds, balance, len(counts)) for logits in (before, after)]
     temperature = fit_temperature(after[held], labels[held], balance[held])
-    final = replace(learn(instant, stored, labels, method, seed=seed), temperature=temperature, estimate=figures[1])
+    final = replace(learn(instant, ground, method, seed=seed), temperature=temperature, estimate=figures[1])
     final = replace(final, held_out=(held[:, None] * softmax(after / temperature)).astype(np.float32))
     if progress:
         progress(rounds + 1, rounds + 1, f"Training {method}")
@@ -79,58 +115,36 @@ def improve(
 
 def learn(
     instant: Instant,
-    stored: Mapping[str, np.ndarray],
-    labels: np.ndarray,
+    ground: Ground,
     method: str = "osp",
+    rows: np.ndarray | None = None,
     steps: int = STEPS,
     seed: int = 0,
-    lr: float = 0.003,
-    batch: int = 32,
+    **options: Any,
 ) -> Instant:
-    """The instant answer with an adapter and a head that `method` has trained.
+    """The instant answer with an adapter and a head that `method` has trained, on these labelled rows (all of them).
 
-    `stored` has raw features by view: rows of the labelled images first, then those of the pile.
+    `options` are the method's; where they are silent, rates and batches are far smaller than from scratch.
     """
     scale = math.sqrt(len(instant.mean))
-    views = {view: (instant.inputs(rows) * scale).astype(np.float32) for view, rows in stored.items()}
-    count, total = len(labels), len(views["plain"])
+    count, total = len(ground.labels), len(ground.views["plain"])
+    rows = np.arange(count) if rows is None else rows
     nothing = np.empty(0, np.int64)
     split = Split(
-        labeled=np.arange(count),
+        labeled=rows,
         unlabeled=np.arange(count, total),
         val=nothing,
         test=nothing,
         test_ood=nothing,
         unlabeled_is_ood=np.zeros(total - count, bool),
         id_classes=np.arange(len(instant.class_names)),
-        labeled_targets=labels.astype(np.int64),
+        labeled_targets=ground.labels[rows],
         val_targets=nothing,
         test_targets=nothing,
     )
-    kind = get(method)
-    wanted = {"batch": batch, "mu": 2, "lr": lr, "pretrain_lr": lr}  # far smaller rates than from scratch
-    known = {name: value for name, value in wanted.items() if name in kind.Options.model_fields}
-    options = decide_options(kind, "default", "cpu", "photos", known)
-    plan = Plan(
-        data="photos",
-        labels_per_class=max(1, count // len(instant.class_names)),
-        val_per_class=0,
-        method=method,
-        options=options.model_dump(mode="json"),
-        preset="default",
-        scale="cpu",
-        network="adapter",
-        steps=steps,
-        eval_every=steps + 1,
-        log_every=steps,
-        bn_momentum=0.1,
-        seed=seed,
-        device="cpu",
-        group=0,
-        channels_last=False,
-        versions=versions(kind.version),
-    )
-    task = Task(len(instant.class_names), views["plain"].shape[1:], count, total - count, 0, steps)
+    plan = _plan(get(method), method, steps, max(1, len(rows) // len(instant.class_names)), options, seed)
+    shape = ground.views["plain"].shape[1:]
+    task = Task(len(instant.class_names), shape, len(rows), total - count, 0, steps, ground.id_share)
 
     def fresh(key: str) -> Method:
         torch.manual_seed(key_to_seed(seed, "weights", key))
@@ -144,7 +158,7 @@ def learn(
         folder = RunFolder(Path(place))
         folder.checkpoints.mkdir()
         fabric = open_fabric(plan)
-        feed = Feed(FeatureViews(views, fabric.device), split, seed, fabric.device)
+        feed = Feed(FeatureViews(ground.views, fabric.device), split, seed, fabric.device)
         loop = Loop(plan, fresh("start"), fresh, feed, None, folder, fabric, Records(folder, Silent()))
         try:
             loop.run()
@@ -154,7 +168,31 @@ def learn(
             net = loop.method.net
             arrays = {name: value.numpy().copy() for name, value in net.encoder.state_dict().items()}
             weight, bias = (each.detach().numpy().copy() for each in (net.classifier.weight, net.classifier.bias))
-    adapter = Adapter(arrays["down.weight"] * scale, arrays["down.bias"], arrays["up.weight"] / scale)
+    adapter = Learned(arrays["down.weight"] * scale, arrays["down.bias"], arrays["up.weight"] / scale)
     return replace(
         instant, adapter=adapter, weight=weight * scale * instant.temperature, bias=bias * instant.temperature
+    )
+
+
+def _plan(kind: type[Method], method: str, steps: int, labels: int, options: Mapping[str, Any], seed: int = 0) -> Plan:
+    wanted = {"batch": 32, "mu": 2, "lr": 0.001, "pretrain_lr": 0.001, "bank_capacity": BANK, **options}
+    known = {name: value for name, value in wanted.items() if name in kind.Options.model_fields}
+    return Plan(
+        data="photos",
+        labels_per_class=labels,
+        val_per_class=0,
+        method=method,
+        options=decide_options(kind, "default", "cpu", "photos", known).model_dump(mode="json"),
+        preset="default",
+        scale="cpu",
+        network="adapter",
+        steps=steps,
+        eval_every=steps + 1,
+        log_every=steps,
+        bn_momentum=0.1,
+        seed=seed,
+        device="cpu",
+        group=0,
+        channels_last=False,
+        versions=versions(kind.version),
     )

@@ -7,7 +7,6 @@ nothing in it names code that is run. The backbone is named with the checksum of
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,13 +22,14 @@ from osp.errors import UserError, printable
 from osp.files import replace
 from osp.nets.pretrained import Backbone
 from osp.photos.backbones import open_backbone
+from osp.photos.estimates import Estimate
 from osp.photos.features import Progress
-from osp.photos.instant import Adapter, Estimate, Instant
+from osp.photos.instant import Adapter, Instant
 from osp.photos.sorting import Decision
 
 ARRAYS, FACTS = "photos.safetensors", "photos.json"
-FORMAT = 1
-_SCORING = ("labeled", "labels", "references", "reference_scores", "id_scores", "id_weights")
+FORMAT = 2
+_SCORING = ("labeled", "labels", "references", "reference_scores", "pile_scores", "id_scores", "id_weights")
 _ARRAYS = ("mean", "weight", "bias", *_SCORING)
 _ADAPTER = ("adapter_down", "adapter_bias", "adapter_up")
 _NUMBERS = ("strength", "temperature", "neighbors", "smoothing")
@@ -91,12 +91,10 @@ class PhotoModel:
         if self.instant.held_out is not None:
             arrays["held_out"] = np.ascontiguousarray(self.instant.held_out)
         content = save_arrays(arrays)
-        limit = self.instant.fallback_threshold
         facts: dict[str, Any] = {
             "format": FORMAT,
             "class_names": self.instant.class_names,
             **{name: getattr(self.instant, name) for name in _NUMBERS},
-            "fallback_threshold": limit if math.isfinite(limit) else None,
             "estimate": asdict(self.instant.estimate) if self.instant.estimate else None,
             "backbone": {"name": self.backbone.name, "checksum": self.backbone.checksum},
             "license": self.backbone.license,
@@ -120,7 +118,7 @@ def load_model(folder: Path | str, backbone: Backbone | None = None) -> PhotoMod
         missing = Path(error.filename).name
         raise UserError(f"{folder} holds no photo model: {missing} is missing. Run the fit again.") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"The model in {folder} cannot be read: {error}.") from None
+        raise UserError(f"The model in {folder} cannot be read: {error}. Run the fit again.") from None
     try:
         if facts["format"] != FORMAT:
             raise UserError(
@@ -156,6 +154,7 @@ def _instant(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Instant:
         "labeled": (count, dim),
         "references": (references, dim),
         "reference_scores": (references,),
+        "pile_scores": (references,),
         "id_weights": values["id_scores"].shape,
     }
     adapter = None
@@ -173,14 +172,12 @@ def _instant(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Instant:
         raise ValueError("labels do not fit the classes")
     if not 0 <= int(facts["neighbors"]) <= references:
         raise ValueError(f"{facts['neighbors']} neighbours among {references}")
-    limit = facts["fallback_threshold"]
     return Instant(
         class_names=names,
         strength=float(facts["strength"]),
         temperature=float(facts["temperature"]),
         neighbors=int(facts["neighbors"]),
         smoothing=float(facts["smoothing"]),
-        fallback_threshold=math.inf if limit is None else float(limit),
         estimate=Estimate(**facts["estimate"]) if facts["estimate"] else None,
         held_out=held_out,
         adapter=adapter,

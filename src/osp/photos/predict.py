@@ -15,9 +15,9 @@ from osp.data.listing import walk
 from osp.errors import UserError, user_path
 from osp.evaluate.predictions import Group, Predictions
 from osp.photos.doubts import next_to_label
+from osp.photos.estimates import fit_temperature, softmax, weighted_quantile
 from osp.photos.features import Progress, compute
 from osp.photos.fit import decide, labels_of
-from osp.photos.instant import fit_temperature, softmax, weighted_quantile
 from osp.photos.model import FACTS, PhotoModel, Prediction, load_model
 from osp.photos.sorting import Decision
 from osp.predictor import Predictor, load
