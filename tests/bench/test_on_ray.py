@@ -35,10 +35,9 @@ fields: {steps: 60, eval_every: 10, log_every: 1, options: {batch: 8}}
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A head without cores and two nodes of one core each."""
-    if os.environ.get("CI", "").lower() not in ("1", "true"):
-        pytest.importorskip("ray")
+    pytest.importorskip("ray")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ["RAY_worker_niceness"] = "0"  # on nodes of its own Ray's politeness costs nothing; here it would
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - else others on this machine come first
     from ray.cluster_utils import Cluster
 
     soon = {"health_check_period_ms": 500, "health_check_failure_threshold": 4, "health_check_initial_delay_ms": 0}
@@ -68,6 +67,7 @@ def at_work(store: Path) -> int:
     return sum(not (path.parent / "result.json").exists() for path in store.glob("*/metrics.jsonl"))
 
 
+@pytest.mark.slow
 def test_a_table_is_whole_and_the_local_one_although_a_node_is_killed(cluster: Any, tmp_path: Path) -> None:
     nodes = [cluster.add_node(num_cpus=1, object_store_memory=100 * 2**20) for _ in range(2)]
     bench = start(tmp_path, "ray", "--ray", cluster.address)

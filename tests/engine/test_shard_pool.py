@@ -34,13 +34,13 @@ def picture(number: int, side: int) -> bytes:
     pixels = np.full((side, side, 3), color, np.uint8)
     pixels[: side // 4, : side // 4] = number % 256
     file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG", compress_level=1)
+    Image.fromarray(pixels).save(file, "BMP")
     return file.getvalue()
 
 
 def labeled_folder(folder: Path, side: int, per_class: int = 12) -> Path:
     for number in range(CLASSES * per_class):
-        path = folder / f"class{number % CLASSES}" / f"{number}.png"
+        path = folder / f"class{number % CLASSES}" / f"{number}.bmp"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(picture(number, side))
     return folder
@@ -52,7 +52,7 @@ def shard_folder(folder: Path, count: int, side: int, per_shard: int) -> Path:
         with tarfile.open(folder / f"pool-{first:07d}.tar", "w") as tar:
             for number in range(first, min(first + per_shard, count)):
                 content = picture(10_000 + number % 200, side)
-                info = tarfile.TarInfo(f"{number}.png")
+                info = tarfile.TarInfo(f"{number}.bmp")
                 info.size = len(content)
                 tar.addfile(info, io.BytesIO(content))
     return folder
@@ -71,9 +71,11 @@ import ctypes, json, resource, sys
 from pathlib import Path
 import numpy as np
 from torch import nn
-import osp
-from osp.engine import large
+from osp import Recipe
+from osp.engine import large, passes
+from osp.engine.train import train as engine_train
 large.IN_MEMORY = 1000  # scores and decisions of the pool are in files, too
+passes.POOL_BATCH = 32  # what a chunk takes up is small beside the pool
 first, second, out, side, count, room = sys.argv[1:]
 side, count, room = int(side), int(count), int(room)
 
@@ -85,7 +87,7 @@ class Coarse(nn.Module):
         return self.convolution(images).relu().mean((2, 3))
 
 def train(fields, name):
-    return osp.train(osp.Recipe(**json.loads(fields)), Path(out) / name, network=Coarse(), progress=False)
+    return engine_train(Recipe(**json.loads(fields)), Path(out) / name, network=Coarse())
 
 train(first, "first")  # whatever is imported or set up on first use
 ctypes.CDLL(None).malloc_trim(0)
@@ -104,7 +106,7 @@ except MemoryError:
     platform.libc_ver()[0] != "glibc" or not Path("/proc/self/status").exists(), reason="asks Linux for its memory"
 )
 def test_a_whole_run_with_refreshes_in_less_memory_than_the_pool_takes_up(tmp_path: Path) -> None:
-    side, count, room = 64, 7500, 72 << 20
+    side, count, room = 48, 5000, 26 << 20
     assert count * 3 * side * side > 1.2 * room
     data = labeled_folder(tmp_path / "data", side)
     few, many = shard_folder(tmp_path / "few", 40, side, 20), shard_folder(tmp_path / "many", count, side, 500)
