@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -128,7 +129,8 @@ def _limited() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # gloo has no error class of its own
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        # Its first sentence, without the place in gloo's sources that it begins with.
+        reason = re.sub(r"^\[\S*\] ", "", str(error)).strip().split("\n")[0].split(". ")[0] or type(error).__name__
         raise LostRank(
             f"Another process of this run has ended, or has not answered for {time_limit().total_seconds():g} "
             f"seconds ({reason})."
