@@ -68,7 +68,10 @@ def work(network: str, threads: int) -> None:
                 print(json.dumps(exchanges(run)), flush=True)
                 continue
             clock, processor = time.perf_counter(), time.process_time()
-            {"step": run, "refresh": run.refresh}[order.strip()]()
+            if order.strip() == "step":
+                run()
+            else:
+                run.refresh()
             taken = [time.perf_counter() - clock, time.process_time() - processor]
             print(json.dumps([*taken, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]), flush=True)
 

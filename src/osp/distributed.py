@@ -156,7 +156,7 @@ def summed_with_gradient(total: Tensor) -> Tensor:
     What each process then differentiates is the sum of all processes' losses: dividing the sum of the gradients by
     their number, as `average_gradients` does, gives the gradient of the mean loss.
     """
-    return total if world() == 1 else _Sum.apply(total)  # type: ignore[no-any-return,no-untyped-call]
+    return total if world() == 1 else _Sum.apply(total)  # type: ignore[no-untyped-call]
 
 
 class _Sum(torch.autograd.Function):
@@ -252,7 +252,7 @@ def any_rank(*flags: bool) -> list[bool]:
     asked = torch.tensor(flags, dtype=torch.uint8)
     with _limited():
         dist.all_reduce(asked, op=dist.ReduceOp.MAX)
-    return asked.bool().tolist()  # type: ignore[no-any-return]
+    return asked.bool().tolist()
 
 
 def meet() -> None:
