@@ -32,8 +32,7 @@ def case(method: str, steps: int = 6, group: int = 20, **options: Any) -> dict[s
     return {"method": method, "steps": steps, "group": group, "options": options}
 
 
-T2T: dict[str, Any] = {"pool_batch": 8, "pretrain_share": 0.34, "pretrain_lr": 0.01, "refresh": 0.5, "ramp": 0.0}
-T2T["threshold"] = 0.2
+T2T: dict[str, Any] = {
     "pool_batch": 8,
     "pretrain_share": 0.34,
     "pretrain_lr": 0.01,

@@ -59,7 +59,8 @@ def batch_std(values: Tensor) -> Tensor:
         return values.std()
     own = values.double()
     count, total = summed(torch.stack([own.new_tensor(own.numel()), own.sum()]))
-    return (summed((own - total / count).square().sum()) / (count - 1)).sqrt().to(values.dtype)
+    variance = summed((own - total / count).square().sum()) / (count - 1)
+    return variance.sqrt().to(values.dtype)
 
 
 def _tiny(values: Tensor) -> float:
