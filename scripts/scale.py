@@ -68,7 +68,8 @@ def work(network: str) -> None:
             if order.strip() == "step":
                 run()
             else:
-                run.refresh()
+                loop = run.loop  # at the stage's first step the pool is cut, later perhaps only the bank filled
+                loop.hook(loop.method.refresh, loop.timetable.step(loop.timetable.starts[-1]))
             taken = [time.perf_counter() - clock, time.process_time() - processor]
             print(json.dumps([*taken, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]), flush=True)
 
