@@ -41,14 +41,15 @@ T2T: dict[str, Any] = {
     "ramp": 0.0,
 }
 OSP: dict[str, Any] = {**T2T, "delta": 0.2, "recyclable_share": 0.5, "bank_capacity": 12}
+ALL_ASIDE: dict[str, Any] = {"recyclable": "absolute", "recyclable_below": 1.0}
 SSB = case("ssb", threshold=0.3, negative_below=0.5, detector_steps=0, detector_share=0.4, hidden=32)
 
 CASES = {
     "supervised": case("supervised", group=0, input_noise=0.1),
     "fixmatch": case("fixmatch", threshold=0.3),
     "osp": case("osp", **OSP),
-    "osp each step": case("osp", **OSP, bank_feed="iteration"),
-    "osp both feeds": case("osp", **OSP, bank_feed="both", least_share=0.1, match="random"),
+    "osp each step": case("osp", **OSP, **ALL_ASIDE, bank_feed="iteration"),
+    "osp both feeds": case("osp", **OSP, **ALL_ASIDE, bank_feed="both", least_share=0.1, match="random"),
     "osp as published": case(
         "osp",
         **{**OSP, "least_share": 0.0, "joint_weak": True, "rotation_pass": "own", "partition_by": "matching"},

@@ -59,7 +59,7 @@ def batch_std(values: Tensor) -> Tensor:
         return values.std()
     own = values.double()
     count, total = summed(torch.stack([own.new_tensor(own.numel()), own.sum()]))
-    variance = summed((own - total / count).square().sum()) / (count - 1)
+    variance: Tensor = summed((own - total / count).square().sum()) / (count - 1)
     return variance.sqrt().to(values.dtype)
 
 
