@@ -2,9 +2,9 @@
 
     python scripts/scale.py [--network small] [--turns 5] [--steps 3]
 
-Three forms take turns, so that whatever else the machine does meets all of them alike: one process with one thread, one
-with two, and two processes with a thread each that share the batch. Printed are medians over all steps: seconds by the
-clock, and seconds of processor time in each process, which other programs hardly change. docs/scale.md has the figures.
+Both forms take turns, so that whatever else the machine does meets them alike; each process has one thread. Printed are
+medians over all steps: seconds by the clock, and seconds of processor time in each process, which other programs hardly
+change. docs/scale.md has the figures.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-FORMS = {"one process, one thread": (1, 1), "one process, two threads": (1, 2), "two processes": (2, 1)}
+FORMS = {"one process": 1, "two processes": 2}
 
 
 class Workers:
     """The processes of one form; they wait for orders and answer in JSON."""
 
-    def __init__(self, processes: int, threads: int, network: str) -> None:
+    def __init__(self, processes: int, network: str) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        command = [sys.executable, __file__, "--network", network, "--threads", str(threads), "--work"]
+        command = [sys.executable, __file__, "--network", network, "--work"]
         self.started = []
         for rank in range(processes):
             ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
-            place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": threads}
+            place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
             known = {name: str(value) for name, value in {**ranks, **place}.items()}
             pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
             self.started.append(subprocess.Popen(command, env={**os.environ, **known}, **pipes))
@@ -51,24 +51,25 @@ class Workers:
         return [json.loads(each.stdout.readline()) for each in self.started if each.stdout is not None]
 
 
-def work(network: str, threads: int) -> None:
+def work(network: str) -> None:
     """Take orders: `step` and `refresh` give seconds by the clock and of the processor, `gather` a table."""
-    import torch
-
     from osp import distributed
     from osp.bench.workload import CASES, Case, MethodStep
 
     case = CASES.get(network, Case(network, (3, 32, 32)))
     with distributed.joined(), tempfile.TemporaryDirectory() as folder:
-        run = MethodStep("osp", case.changed(pool=4000), Path(folder), threads)
-        torch.set_num_threads(threads)
+        run = MethodStep("osp", case.changed(pool=4000), Path(folder), threads=1)
         run()
         for order in sys.stdin:
             if order.strip() == "gather":
                 print(json.dumps(exchanges(run)), flush=True)
                 continue
             clock, processor = time.perf_counter(), time.process_time()
-            {"step": run, "refresh": run.refresh}[order.strip()]()
+            if order.strip() == "step":
+                run()
+            else:
+                loop = run.loop  # at the stage's first step the pool is cut, later perhaps only the bank filled
+                loop.hook(loop.method.refresh, loop.timetable.step(loop.timetable.starts[-1]))
             taken = [time.perf_counter() - clock, time.process_time() - processor]
             print(json.dumps([*taken, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]), flush=True)
 
@@ -120,12 +121,11 @@ def main() -> None:
     parser.add_argument("--network", default="small")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.work:
-        return work(given.network, given.threads)
-    forms = {name: Workers(*form, given.network) for name, form in FORMS.items()}
+        return work(given.network)
+    forms = {name: Workers(processes, given.network) for name, processes in FORMS.items()}
     taken: dict[str, list[list[list[float]]]] = {name: [] for name in forms}
     passes: dict[str, list[list[list[float]]]] = {name: [] for name in forms}
     for _ in range(given.turns):

@@ -103,7 +103,7 @@ class Numbers:
 def check_passes() -> None:
     """Fewer images than processes, an uneven last chunk, an odd number of chunks; each chunk is looked at once."""
     for size in (0, 1, POOL_BATCH + 1, 2 * POOL_BATCH, 4 * POOL_BATCH + 3):
-        looked = []
+        looked: list[int] = []
 
         def look(images: torch.Tensor, looked: list[int] = looked) -> tuple[torch.Tensor, torch.Tensor]:
             looked.append(len(images))

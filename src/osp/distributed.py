@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -128,7 +129,8 @@ def _limited() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # gloo has no error class of its own
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        # Its first sentence, without the place in gloo's sources that it begins with.
+        reason = re.sub(r"^\[\S*\] ", "", str(error)).strip().split("\n")[0].split(". ")[0] or type(error).__name__
         raise LostRank(
             f"Another process of this run has ended, or has not answered for {time_limit().total_seconds():g} "
             f"seconds ({reason})."
@@ -154,7 +156,7 @@ def summed_with_gradient(total: Tensor) -> Tensor:
     What each process then differentiates is the sum of all processes' losses: dividing the sum of the gradients by
     their number, as `average_gradients` does, gives the gradient of the mean loss.
     """
-    return total if world() == 1 else _Sum.apply(total)  # type: ignore[no-any-return,no-untyped-call]
+    return total if world() == 1 else _Sum.apply(total)  # type: ignore[no-untyped-call]
 
 
 class _Sum(torch.autograd.Function):
@@ -250,7 +252,7 @@ def any_rank(*flags: bool) -> list[bool]:
     asked = torch.tensor(flags, dtype=torch.uint8)
     with _limited():
         dist.all_reduce(asked, op=dist.ReduceOp.MAX)
-    return asked.bool().tolist()  # type: ignore[no-any-return]
+    return asked.bool().tolist()
 
 
 def meet() -> None:

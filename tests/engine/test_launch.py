@@ -122,7 +122,8 @@ def images(folder: Path, value: int) -> None:
     for name in ("cat", "dog"):
         (folder / name).mkdir(parents=True)
         for number in range(12):
-            Image.new("L", (8, 8), 10 * number + (value if name == "dog" else 0)).save(folder / name / f"{number}.png")
+            grey = 5 * number + (100 + value if name == "dog" else 0)
+            Image.new("L", (8, 8), grey).save(folder / name / f"{number}.png")
 
 
 def see_other_images(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 DEMO_METHOD = "osp"
 DEMO_LABELS = 5
+AFTER_YOU = 3.0
+"""Seconds that a process which lost another stays: the launcher takes the first one that it finds ended for the reason."""
 
 SET_HELP = "Any other setting (`osp settings` lists them), e.g. `--set lr=0.01`; repeatable."
 
@@ -210,6 +213,7 @@ def run_shown(recipe: Recipe, out: Path | None, resume: bool) -> Any:
             complain(f"Stopped at once. {end}")
     except LostRank as error:
         complain(f"Rank {rank}: {error}")
+        time.sleep(AFTER_YOU)
         raise typer.Exit(LOST) from None
     except Everywhere:
         if rank == 0:

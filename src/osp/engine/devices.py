@@ -68,8 +68,8 @@ def open_fabric(plan: Plan) -> Fabric:
 
 def _open_several(plan: Plan) -> Fabric:
     from lightning_fabric import Fabric
-    from lightning_fabric.plugins.environments import TorchElasticEnvironment
-    from lightning_fabric.strategies import DDPStrategy
+    from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+    from lightning_fabric.strategies.ddp import DDPStrategy
 
     here = processes_here()
     check_several(plan.device, here)

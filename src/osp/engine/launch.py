@@ -56,7 +56,7 @@ def endpoint() -> str:
     """Where the machines of a run meet: MASTER_ADDR, else the first machine of a Slurm job."""
     address = os.environ.get("MASTER_ADDR")
     if not address and os.environ.get("SLURM_NODELIST"):
-        from lightning_fabric.plugins.environments import SLURMEnvironment
+        from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 
         address = SLURMEnvironment.resolve_root_node_address(os.environ["SLURM_NODELIST"])
     if not address:

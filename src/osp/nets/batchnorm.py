@@ -32,7 +32,7 @@ class SpreadBatchNorm(nn.SyncBatchNorm):
 
     def forward(self, inputs: Tensor) -> Tensor:
         if not self.training or world() == 1:
-            return nn.BatchNorm2d.forward(self, inputs)  # type: ignore[arg-type]
+            return nn.BatchNorm2d.forward(self, inputs)
         if inputs.is_cuda and self.slots == 1 and not self.twice:
             found: Tensor = super().forward(inputs)
             return found
