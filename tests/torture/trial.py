@@ -113,9 +113,10 @@ def _in_child(function: Callable[[], Any], writer: int, megabytes: int) -> None:
 
 def _largest() -> float:
     """Megabytes of memory at its largest since the fork."""
-    for line in open("/proc/self/status", encoding="ascii"):
-        if line.startswith("VmHWM"):
-            return int(line.split()[1]) / 1024
+    with open("/proc/self/status", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

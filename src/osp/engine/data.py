@@ -56,6 +56,9 @@ def open_data(
     warn_of_loose_images(plan, train)
     if test is None:
         raise UserError(f"{plan.data} has no test images to report on; it can only serve as ood_data.")
+    if test.shape != train.shape:
+        sizes = " and ".join(f"{width}x{height}" for _, height, width in (train.shape, test.shape))
+        raise UserError(f"{plan.data}: training and test images differ in size ({sizes}). Set image_size.")
     sets = [each for each in (train, test, ood_train, ood_test) if each is not None]
     found = keys_of(sets)
     if keys is not None and keys != found:

@@ -15,6 +15,7 @@ from osp.distributed import average_gradients
 from osp.engine.batches import Feed
 from osp.engine.checkpoint import unprefixed
 from osp.engine.evaluation import Evaluation, NotFinite
+from osp.engine.memory import check_step
 from osp.engine.optim import AveragedWeights, build_optimizer, load_optimizer_tensors, main_parameters
 from osp.engine.passes import FeedPool
 from osp.engine.records import Records
@@ -58,6 +59,7 @@ class Loop:
         self.dropouts = [module for module in method.modules() if isinstance(module, StepDropout)]
         for stage in self.timetable.stages:  # what no stream can draw from is refused before anything is written
             feed.open_streams(method.streams(stage), fabric.world_size)
+        check_step(method, [method.streams(stage) for stage in self.timetable.stages], fabric.device)
         ema = method.options.ema
         self.averaged = AveragedWeights(method, ema) if ema else None
         self.evaluation = Evaluation(method, feed, self.averaged, fabric.autocast)

@@ -16,7 +16,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from osp.errors import UserError, suggest, user_path
+from osp.errors import UserError, short, suggest, user_path
+from osp.machine import cores, in_gigabytes, memory
 from osp.recipe.reading import explain, read_fields
 from osp.recipe.recipe import Precision, Preset, Recipe, Scale
 from osp.version import HARNESS_VERSION, __version__
@@ -293,8 +294,26 @@ def check_folders(data: str, recipe: Recipe) -> None:
         raise UserError(f"ood_data {recipe.ood_data}: name the folder of those images as ood_dir.")
 
 
+MOST_THREADS = 1024
+"""More than the cores may be asked for: a run goes on with the threads it began with."""
+
+
 def check_machine(recipe: Recipe, options: Any) -> None:
-    """Refuse what no machine, or not this one, can do."""
+    """Refuse what this machine cannot do; `osp.engine.memory` knows more, once the images are known."""
+    if recipe.threads is not None and recipe.threads > max(MOST_THREADS, cores()):
+        raise UserError(
+            f"threads: {short(recipe.threads)} asked for; this machine has {cores()} cores, and more than "
+            f"{MOST_THREADS} threads would only stand in each other's way. Leave it out, or take {cores()}."
+        )
+    pool, one = getattr(options, "mu", 1), 4 * 3 * 8 * 8  # bytes of the smallest image there is, as numbers
+    least = options.batch * (1 + pool) * one
+    have = memory()
+    if have is not None and least > have:
+        raise UserError(
+            f"batch: {short(options.batch)} labelled images and {short(pool)} times as many others per step take "
+            f"{in_gigabytes(least)} before anything is computed; this machine has {in_gigabytes(have)}. "
+            "Take a smaller batch or mu."
+        )
 
 
 def batchnorm_momentum(steps: int) -> float:
