@@ -200,6 +200,6 @@ def _join(images: ImageSet, others: ImageSet | None) -> Images:
 def open_again(folder: RunFolder) -> Data:
     """The images of a run, to look at them; UserError where they are gone or are others now."""
     data = open_data(Plan.read(folder.plan), Split.load(folder.split))
-    if folder.data.exists() and folder.read_json(folder.data) != data.keys:
+    if folder.read_data() not in (None, data.keys):
         raise UserError(f"The images have changed since the run in {folder.path} began.")
     return data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -15,13 +16,14 @@ from osp.distributed import average_gradients
 from osp.engine.batches import Feed
 from osp.engine.checkpoint import unprefixed
 from osp.engine.evaluation import Evaluation, NotFinite
+from osp.engine.failure import FirstFailure, keep_batch
 from osp.engine.memory import check_step
 from osp.engine.optim import AveragedWeights, build_optimizer, load_optimizer_tensors, main_parameters
 from osp.engine.passes import FeedPool
 from osp.engine.records import Records
 from osp.engine.schedule import Timetable, refreshes
 from osp.engine.signals import Interrupted, stop_signals
-from osp.engine.state import Standing, save_run
+from osp.engine.state import Standing, has_checkpoint, save_run
 from osp.errors import UserError
 from osp.methods.base import Batch, ExtraOptimizer, Method, Stage, Step
 from osp.nets import BATCH_NORMS, StepDropout
@@ -67,6 +69,9 @@ class Loop:
         self.saved: dict[str, Tensor] = {}
         """Tensors of the checkpoint that the run goes on from, until its stage is open."""
         self.extra = self.extra_optimizers()
+        self.failure = FirstFailure()
+        self.whole = False
+        """Whether nothing but whole steps, with their lines in the log, has happened: what a checkpoint may hold."""
 
     def run(self) -> None:
         """Train from wherever the run stands to its end."""
@@ -79,6 +84,7 @@ class Loop:
             with stop_signals() as stopped:
                 while self.at.done < total:
                     step = self.timetable.step(self.at.done)
+                    self.whole = self.whole and step.stage_step > 0 and not refreshes(step)
                     if step.stage_step == 0:
                         self.begin_stage(step)
                     if refreshes(step):
@@ -94,7 +100,8 @@ class Loop:
                     clock = now
                     if self.at.done % self.plan.eval_every == 0 or self.at.done == total:
                         self.evaluate(step)
-                    if stopped() or now - saved > CHECKPOINT_SECONDS or self.at.done == total:
+                    self.whole = True
+                    if stopped() or self.save_due(now - saved) or self.at.done == total:
                         save_run(self)
                         saved = time.monotonic()
                     if stopped() and self.at.done < total:
@@ -102,14 +109,26 @@ class Loop:
                     now = time.monotonic()
                     self.at.seconds += now - clock
                     clock = now
+        except Exception:
+            if self.whole:
+                with contextlib.suppress(UserError):  # the exception that led here says more
+                    save_run(self)
+            raise
         finally:
             self.records.close()
+
+    def save_due(self, seconds: float) -> bool:
+        """Whether a checkpoint is due, so many seconds after the last: by steps as asked, and by time."""
+        every, longest = self.plan.save_every, self.plan.save_seconds
+        by_steps = every is not None and self.at.done % every == 0
+        return by_steps or seconds > (CHECKPOINT_SECONDS if longest is None else longest)
 
     # One step
 
     def advance(self, step: Step) -> None:
         """Views, update, the method's own book-keeping: what `osp bench speed` measures."""
         batch = self.feed.batch(step)
+        self.whole = False
         self.update(batch, step)
         self.method.after_step(batch, step)
         self.at.done += 1
@@ -146,6 +165,7 @@ class Loop:
         self.optimizer.zero_grad(set_to_none=True)
         if self.averaged is not None:
             self.averaged.update()
+        self.failure.note(total, step)
         self.at.tally.add({"loss": total.detach(), **{name: term.detach() for name, term in terms.items()}})
         self.take_logged()
 
@@ -210,7 +230,7 @@ class Loop:
         try:
             line, validation = self.evaluation.validate(self.truth)
         except NotFinite as error:
-            raise UserError(f"{str(error)[:-1]} at step {self.at.done}. {advice(step)}") from None
+            raise self.failed(step, str(error)[:-1], []) from None
         self.records.write(step, self.at.done, "eval", line)
         value = line["val_accuracy"]
         if value is not None and value > self.at.best:
@@ -223,11 +243,19 @@ class Loop:
         values = self.at.tally.means()
         if not math.isfinite(values["loss"]):
             names = [name for name, value in values.items() if not math.isfinite(value)]
-            raise UserError(
-                f"The loss is no longer a number at step {self.at.done} ({', '.join(names)}). {advice(step)}"
-            )
+            raise self.failed(step, "The loss is no longer a number", names)
         rate = self.timetable.rate(step)
         self.records.write(step, self.at.done, "train", {**values, "lr": rate, "images_seen": self.at.images_seen})
+
+    def failed(self, step: Step, what: str, terms: list[str]) -> UserError:
+        """What to say of numbers that are none; the batch of the first such step is kept to be looked at."""
+        first, kept = self.failure.step(), ""
+        if first is not None and self.timetable.step(first).stage_index == step.stage_index:
+            kept = keep_batch(self.folder, self.feed.batch(self.timetable.step(first)), first, terms)
+        at = self.at.done if first is None else first + 1
+        named = f" ({', '.join(terms)})" if terms else ""
+        stands = " The run stands at its last good checkpoint." if has_checkpoint(self.folder) else ""
+        return UserError(f"{what} at step {at}{named}.{kept}{stands} {advice(step)}")
 
 
 @torch.no_grad()

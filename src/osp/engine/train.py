@@ -105,7 +105,7 @@ def run_plan(
     """Carry out a plan in its folder."""
     fabric = open_fabric(plan)
     split = Split.load(folder.split) if resume and folder.split.exists() else None
-    data = open_data(plan, split, loading, folder.read_json(folder.data) if resume and folder.data.exists() else None)
+    data = open_data(plan, split, loading, folder.read_data() if resume else None)
     records = Records(folder, display)
     loop = build_loop(plan, data, folder, fabric, records, network)
     with folder.owned():

@@ -41,7 +41,7 @@ IDENTITY = (
 """Fields that affect the result; the views follow from the method and its options. Folders, device, threads, layout,
 intervals and the words `preset` and `scale` say where and how it runs, or have become numbers."""
 
-FREE = ("device", "threads", "data_dir", "ood_dir", "tensorboard", "test_ood")
+FREE = ("device", "threads", "data_dir", "ood_dir", "tensorboard", "test_ood", "save_every", "save_seconds")
 """What may differ when a run goes on."""
 
 CUSTOM = "custom"
@@ -80,6 +80,8 @@ class Plan(BaseModel):
     steps: int = Field(ge=1)
     eval_every: int = Field(ge=1)
     log_every: int = Field(ge=1)
+    save_every: int | None = Field(None, ge=1)
+    save_seconds: float | None = Field(None, ge=0)
     bn_momentum: float = Field(gt=0, le=1)
     seed: int = Field(ge=0)
 
@@ -205,6 +207,8 @@ def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None
         steps=steps,
         eval_every=recipe.eval_every or max(min(steps, 10), round(steps / (10 if scale == "demo" else 20))),
         log_every=recipe.log_every or max(1, min(100, round(steps / 100))),
+        save_every=recipe.save_every,
+        save_seconds=recipe.save_seconds,
         bn_momentum=recipe.bn_momentum or batchnorm_momentum(steps),
         seed=seed,
         device=device,

@@ -52,6 +52,8 @@ class Recipe(BaseModel):
     steps: int | None = Field(None, ge=1, le=MOST, description="optimiser steps in all, over all stages")
     eval_every: int | None = Field(None, ge=1, le=MOST, description="steps between validations")
     log_every: int | None = Field(None, ge=1, le=MOST, description="steps between lines of metrics.jsonl")
+    save_every: int | None = Field(None, ge=1, le=MOST, description="steps between checkpoints, beside those by time")
+    save_seconds: float | None = Field(None, ge=0, le=1e9, description="seconds between checkpoints; 60 if not set")
     bn_momentum: float | None = Field(None, gt=0, le=1, description="batch-norm momentum; by the length if not set")
     seed: int | None = Field(None, ge=0, le=MOST, description="seed of everything random; 0 if not set")
 
