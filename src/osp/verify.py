@@ -7,7 +7,7 @@ compared with each other, and the figures of a result are computed again from th
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -83,9 +83,7 @@ def verify_store(root: Path) -> Iterator[Verdict]:
         if each.is_symlink() or not each.is_dir():
             verdict.problems.append(f"{each.name}: no folder of a run")
         elif (each / "run.json").exists():
-            noted = verdict.attempt(
-                f"{each.name}/run.json", lambda each=each: RunFolder(each).read_json(each / "run.json")
-            )
+            noted = verdict.attempt(f"{each.name}/run.json", partial(RunFolder(each).read_json, each / "run.json"))
             if isinstance(noted, dict) and noted.get("status") == "finished" and not (each / "result.json").exists():
                 verdict.problems.append(f"{each.name}: run.json says that it is finished, and it has no result")
     yield verdict
@@ -213,7 +211,7 @@ def _check_figures(result: dict[str, Any], predictions: Predictions, split: Spli
     """Compute the figures again, and compare the predictions with the split."""
     truth = None if split is None or result.get("pool_auroc") is None else split.unlabeled_is_ood
     if split is not None:
-        groups = {**predictions.groups, "pool": predictions.pool}
+        groups: dict[str, Sized] = {**predictions.groups, "pool": predictions.pool}
         parts = {"test": split.test, "test_ood": split.test_ood, "validation": split.val, "pool": split.unlabeled}
         for name, rows in parts.items():
             if len(groups[name]) != len(rows):
