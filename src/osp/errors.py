@@ -59,8 +59,28 @@ def _written_out(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
 
 
+def _from_bytes(char: str) -> bool:
+    """Whether a lone surrogate stands for a byte of a file name that is no UTF-8, as Python writes it."""
+    return "\udc80" <= char <= "\udcff"
+
+
+def short(value: object) -> str:
+    """A value for a message: whole where it is short, else its beginning.
+
+    >>> short(12), short("a" * 90)[:12], short(10**5000)
+    ('12', "'aaaaaaaaaaa", 'a number of more than 4,000 digits')
+    """
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes out no number of more than 4,300 digits
+        return "a number of more than 4,000 digits"
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
 def user_path(text: str | Path) -> Path:
     """A path as the user wrote it, with `~` and `~name` replaced by that home folder."""
+    if "\0" in str(text) or any("\ud800" <= char <= "\udfff" and not _from_bytes(char) for char in str(text)):
+        raise UserError(f"The path {printable(text)!r} holds a character that no file name can have.")
     try:
         return Path(text).expanduser()
     except RuntimeError:

@@ -61,6 +61,36 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
         os.fsync(file.fileno())
 
 
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an npz file as `write_arrays` wrote it; ValueError with the reason where it is none.
+
+    We write members as they are. One that claims to be larger than the file is packed, and could unpack to anything.
+    """
+    import zipfile
+    import zlib
+
+    import numpy as np
+
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            with zipfile.ZipFile(file) as members:
+                if sum(member.file_size for member in members.infolist()) > size:
+                    raise ValueError("its members are packed, or larger than the file")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as stored:
+                return {name: stored[name] for name in stored.files}
+    except FileNotFoundError:
+        raise
+    except MemoryError:
+        raise ValueError("it asks for more memory than there is") from None
+    except (
+        *(OSError, EOFError, KeyError, TypeError, AttributeError, SyntaxError, RuntimeError, RecursionError),
+        *(OverflowError, NotImplementedError, zipfile.BadZipFile, zlib.error),
+    ) as error:
+        raise ValueError(str(error)[:200] or type(error).__name__) from None
+
+
 def write_text(path: Path, text: str) -> None:
     """`write_bytes` of UTF-8 text."""
     write_bytes(path, text.encode())

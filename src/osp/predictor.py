@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import BaseModel, Field
 from torch import Tensor, nn
 
 from osp import scores
@@ -17,8 +19,10 @@ from osp.engine.checkpoint import load_checkpoint, load_state, prefixed, save_ch
 from osp.engine.evaluation import Evaluation, thresholds
 from osp.errors import UserError, suggest
 from osp.nets import build_network
+from osp.nets.registry import size_of
 from osp.parts.one_vs_all import linear_layers
 from osp.recipe.plan import CUSTOM, Plan
+from osp.runs.schema import Number, check
 from osp.scores import Score
 
 CHUNK = 256
@@ -163,6 +167,16 @@ def save_predictor(
         save_checkpoint(path, tensors, meta)
 
 
+LARGEST_SIDE = 4096
+
+
+class ScoreFacts(BaseModel):
+    """What a model file says of one of its scores."""
+
+    config: dict[str, Any]
+    threshold: Number
+
+
 def load(path: str | Path, *, network: nn.Module | None = None, method: str | None = None) -> Predictor:
     """The model of a run folder, or of one model file.
 
@@ -176,9 +190,36 @@ def load(path: str | Path, *, network: nn.Module | None = None, method: str | No
     if missing := [key for key in NEEDED if key not in meta]:
         raise UserError(f"{file} is no trained model (it lacks {missing[0]!r}); continue its run with --resume.")
     try:
+        check(meta, ModelFacts)
+        check_size(meta, tensors)
         return _rebuilt(file, tensors, meta, network, method)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, OverflowError) as error:
         raise UserError(f"{file} is damaged or of another version: {error}") from None
+
+
+class ModelFacts(BaseModel):
+    """What the header of a model file must say."""
+
+    network: str
+    shape: list[Annotated[int, Field(ge=1, le=LARGEST_SIDE, strict=True)]] = Field(min_length=1, max_length=3)
+    class_names: list[str] = Field(min_length=1)
+    mean: list[Number]
+    std: list[Annotated[Number, Field(gt=0)]]
+    layers: list[Annotated[int, Field(ge=1, strict=True)]] = Field(min_length=2)
+    score: str
+    scores: dict[str, ScoreFacts]
+    method_file: str | None = None
+    about: dict[str, Any]
+
+
+def check_size(meta: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Refuse a header that names a far larger network than the file has weights for, before that is built."""
+    if meta["network"] == CUSTOM:
+        return
+    asked, there = size_of(meta["network"]), sum(tensor.numel() for tensor in tensors.values())
+    asked += sum(before * after for before, after in pairwise(meta["layers"]))
+    if asked > 2 * there + 10_000:
+        raise ValueError(f"its network would have {asked:,} weights, and it holds {there:,}")
 
 
 def _model_of(folder: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +130,60 @@ def test_a_text_file_and_a_missing_file_are_plain_errors(tmp_path: Path) -> None
         load_plain(tmp_path / "batch")
     with pytest.raises(UserError, match="cannot be read"):
         load_plain(tmp_path / "nothing")
+
+
+def _twice_over(levels: int) -> bytes:
+    """A tuple of itself twice, `levels` deep: a few bytes for 2^levels numbers."""
+    return b"K\x01\x85q\x00" + b"".join(b"h%c\x86q%c" % (level, level + 1) for level in range(levels))
+
+
+ENCODE = b"c_codecs\nencode\n"
+LONG_TEXT = b"X" + (50_000).to_bytes(4, "little") + b"a" * 50_000
+BOMBS = {
+    "a nested tuple as a key": b"\x80\x02}" + _twice_over(40) + b"K\x01s.",
+    "a deep tuple as a key": b"\x80\x02}K\x01" + b"\x85" * 100_000 + b"K\x01s.",
+    "a deep tuple as a key of pairs": b"\x80\x02ccollections\nOrderedDict\nK\x01"
+    + b"\x85" * 100_000
+    + b"K\x02\x86\x85\x85R.",
+    "a nested shape": b"\x80\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\n"
+    + _twice_over(30)
+    + b"U\x01b\x87R.",
+    "a nested type": b"\x80\x02cnumpy\ndtype\n" + _twice_over(30) + b"K\x00K\x01\x87R.",
+    "one text encoded many times": b"\x80\x02"
+    + ENCODE
+    + b"q\x00"
+    + LONG_TEXT
+    + b"q\x01X\x06\0\0\0latin1q\x02("
+    + b"h\x00h\x01h\x02\x86R" * 70_000
+    + b"l.",
+    "a frame of 2^62 bytes": b"\x80\x04\x95" + (2**62).to_bytes(8, "little") + b"N.",
+    "a text of 2^40 bytes": b"\x80\x04\x8d" + (2**40).to_bytes(8, "little") + b"N.",
+    "a state for a function": b"\x80\x02" + ENCODE + b"N}U\x0c__defaults__K\x01\x85s\x86b.",
+    "a set": b"\x80\x04\x8f.",
+    "a call of a text": b"\x80\x02U\x01a)R.",
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_few_bytes_neither_fill_the_memory_nor_hang_nor_change_the_reader(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "batch"
+    path.write_bytes(BOMBS[name])
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError) as refused:
+            load_plain(path)
+        assert tracemalloc.get_traced_memory()[1] < 50e6
+    finally:
+        tracemalloc.stop()
+    assert len(str(refused.value)) < 1000
+
+
+def test_a_memo_of_two_hundred_million_places_costs_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "batch"
+    path.write_bytes(b"\x80\x02Nr\x00\x00\x00\x10.")
+    tracemalloc.start()
+    try:
+        assert load_plain(path) is None
+        assert tracemalloc.get_traced_memory()[1] < 5e6
+    finally:
+        tracemalloc.stop()

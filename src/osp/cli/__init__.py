@@ -10,7 +10,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from osp.cli import bench, export, lists, photos, report, serve, settings, train
+from osp.cli import bench, export, lists, photos, report, serve, settings, train, verify
 from osp.cli.mistakes import explain
 from osp.cli.text import complain, say
 from osp.errors import UserError
@@ -34,6 +34,7 @@ app.command()(export.export)
 app.command()(lists.datasets)
 app.command()(lists.methods)
 app.command()(settings.settings)
+app.command()(verify.verify)
 app.add_typer(bench.app, name="bench")
 
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]

@@ -20,7 +20,7 @@ from osp.data.source import (
     SplitDefaults,
     described,
 )
-from osp.errors import UserError
+from osp.errors import UserError, user_path
 
 __all__ = [
     "Description",
@@ -46,7 +46,7 @@ def data_dir(root: str | os.PathLike[str] | None = None) -> Path:
     """The folder in which sets are looked for: `root`, else OSP_DATA, else the user's cache folder."""
     chosen = os.fspath(root) if root is not None else os.environ.get("OSP_DATA", "")
     if chosen:
-        return Path(chosen).expanduser().absolute()
+        return user_path(chosen).absolute()
     if root is not None:
         raise UserError("The data folder's name is empty. Name a folder, or leave it out.")
     import platformdirs

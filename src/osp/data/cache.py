@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from osp.errors import UserError
+from osp.errors import UserError, user_path
 from osp.files import locked, replace
 
 VERSION = 1
@@ -31,7 +31,7 @@ def cache_dir() -> Path:
     """OSP_CACHE, else the user's cache folder: never beside the data, which may be read-only."""
     chosen = os.environ.get("OSP_CACHE")
     if chosen:
-        return Path(chosen).expanduser().absolute()
+        return user_path(chosen).absolute()
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("osp")) / "decoded"

@@ -28,6 +28,14 @@ HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1")
 MAX_PIXELS = 178_956_970
 """Above this an image is taken for a decompression bomb (Pillow's own limit)."""
 
+MAX_BYTES = 600 << 20
+"""Of memory for one image, with what it takes to turn it into 8-bit colour: 150 million pixels of plain colour, 20
+million of floating-point grey. Many workers decode at once, and a file of 20 kB can hold any of them."""
+
+PIXEL_BYTES = {"1": 5, "L": 5, "P": 5, "RGB": 4, "CMYK": 8, "YCbCr": 8, "LAB": 8, "HSV": 8}
+"""By mode; deep grey goes through 64-bit numbers, and what is transparent is laid on white in a second image."""
+DEEP, TRANSPARENT = 29, 16
+
 _ORIENTATION = 0x0112
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -62,6 +70,8 @@ def decode(place: Place, size: int, most_pixels: int = MAX_PIXELS) -> np.ndarray
                 if image.width * image.height > most_pixels:
                     raise Unreadable(f"absurdly large ({image.width} x {image.height} pixels)")
                 image.draft(None, (2 * size, 2 * size))  # JPEG: decode at 1/2, 1/4 or 1/8 if that leaves twice the size
+                if image.width * image.height * _bytes_per_pixel(image) > MAX_BYTES:
+                    raise Unreadable(f"too large ({image.width} x {image.height} pixels of kind {image.mode})")
                 image.load()
                 pixels = fit_image(image, size)
     except Unreadable:
@@ -93,6 +103,12 @@ def fit_image(image: Image.Image | np.ndarray, size: int) -> np.ndarray:
     if turn is not None:
         square = square.transpose(turn)
     return np.ascontiguousarray(np.asarray(square, dtype=np.uint8).transpose(2, 0, 1))
+
+
+def _bytes_per_pixel(image: Image.Image) -> int:
+    if image.mode.startswith(("I", "F")):
+        return DEEP
+    return TRANSPARENT if "transparency" in image.info else PIXEL_BYTES.get(image.mode, TRANSPARENT)
 
 
 def _open(place: Place) -> Image.Image:

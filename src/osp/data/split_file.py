@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 
 from osp.data.imageset import ImageSet
 from osp.errors import UserError
-from osp.files import write_arrays
+from osp.files import read_arrays, write_arrays
 
 
 @dataclass(frozen=True)
@@ -57,11 +56,10 @@ class Split:
         """Read what `save` wrote."""
         expected = {field.name: np.bool_ if field.name == "unlabeled_is_ood" else np.int64 for field in fields(cls)}
         try:
-            with np.load(path, allow_pickle=False) as stored:
-                arrays = {name: stored[name] for name in stored.files}
+            arrays = read_arrays(Path(path))
         except FileNotFoundError:
             raise UserError(f"{os.fspath(path)}: there is no such split file.") from None
-        except (ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+        except ValueError as error:
             raise UserError(f"{os.fspath(path)} is not a split file: {error}") from None
         if {name: array.dtype.type for name, array in arrays.items()} != expected:
             raise UserError(

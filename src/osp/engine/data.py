@@ -61,6 +61,9 @@ def open_data(
     warn_of_loose_images(plan, train)
     if test is None:
         raise UserError(f"{plan.data} has no test images to report on; it can only serve as ood_data.")
+    if test.shape != train.shape:
+        sizes = " and ".join(f"{width}x{height}" for _, height, width in (train.shape, test.shape))
+        raise UserError(f"{plan.data}: training and test images differ in size ({sizes}). Set image_size.")
     sets = [each for each in (train, test, ood_train, ood_test) if each is not None]
     found = keys_of(sets)
     if keys is not None and keys != found:
@@ -217,6 +220,6 @@ def _join(images: ImageSet, others: ImageSet | None) -> Images:
 def open_again(folder: RunFolder) -> Data:
     """The images of a run, to look at them; UserError where they are gone or are others now."""
     data = open_data(Plan.read(folder.plan), Split.load(folder.split))
-    if folder.data.exists() and folder.read_json(folder.data) != data.keys:
+    if folder.read_data() not in (None, data.keys):
         raise UserError(f"The images have changed since the run in {folder.path} began.")
     return data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -15,12 +16,15 @@ from osp.distributed import Everywhere, any_rank, average_gradients, first, meet
 from osp.engine.batches import Feed
 from osp.engine.checkpoint import unprefixed
 from osp.engine.evaluation import Evaluation, NotFinite
+from osp.engine.failure import FirstFailure, keep_batch
+from osp.engine.memory import check_step
 from osp.engine.optim import AveragedWeights, build_optimizer, load_optimizer_tensors, main_parameters
 from osp.engine.passes import FeedPool
 from osp.engine.records import Records
 from osp.engine.schedule import Timetable, refreshes
 from osp.engine.signals import Interrupted, stop_signals
-from osp.engine.state import Standing, save_run
+from osp.engine.state import Standing, has_checkpoint, save_run
+from osp.errors import UserError
 from osp.methods.base import Batch, ExtraOptimizer, Method, Stage, Step
 from osp.nets import BATCH_NORMS, StepDropout
 from osp.randomness import key_to_seed
@@ -57,6 +61,7 @@ class Loop:
         self.dropouts = [module for module in method.modules() if isinstance(module, StepDropout)]
         for stage in self.timetable.stages:  # what no stream can draw from is refused before anything is written
             feed.open_streams(method.streams(stage), world())
+        check_step(method, [method.streams(stage) for stage in self.timetable.stages], fabric.device)
         ema = method.options.ema
         self.averaged = AveragedWeights(method, ema) if ema else None
         self.evaluation = Evaluation(method, feed, self.averaged, fabric.autocast)
@@ -64,6 +69,9 @@ class Loop:
         self.saved: dict[str, Tensor] = {}
         """Tensors of the checkpoint that the run goes on from, until its stage is open."""
         self.extra = self.extra_optimizers()
+        self.failure = FirstFailure()
+        self.whole = False
+        """Whether nothing but whole steps, with their lines in the log, has happened: what a checkpoint may hold."""
 
     def run(self) -> None:
         """Train from wherever the run stands to its end."""
@@ -76,6 +84,7 @@ class Loop:
             with stop_signals() as stopped:
                 while self.at.done < total:
                     step = self.timetable.step(self.at.done)
+                    self.whole = self.whole and step.stage_step > 0 and not refreshes(step)
                     if step.stage_step == 0:
                         self.begin_stage(step)
                     if refreshes(step):
@@ -91,8 +100,9 @@ class Loop:
                     clock = now
                     if self.at.done % self.plan.eval_every == 0 or self.at.done == total:
                         self.evaluate(step)
+                    self.whole = True
                     # A signal may reach one process before the others, and only the first one's clock counts.
-                    stops, saves = any_rank(stopped(), first() and now - saved > CHECKPOINT_SECONDS)
+                    stops, saves = any_rank(stopped(), first() and self.save_due(now - saved))
                     if stops or saves or self.at.done == total:
                         save_run(self)
                         saved = time.monotonic()
@@ -102,14 +112,26 @@ class Loop:
                     now = time.monotonic()
                     self.at.seconds += now - clock
                     clock = now
+        except Exception:
+            if self.whole and world() == 1:  # of several processes each may have stopped elsewhere
+                with contextlib.suppress(UserError):  # the exception that led here says more
+                    save_run(self)
+            raise
         finally:
             self.records.close()
+
+    def save_due(self, seconds: float) -> bool:
+        """Whether a checkpoint is due, so many seconds after the last: by steps as asked, and by time."""
+        every, longest = self.plan.save_every, self.plan.save_seconds
+        by_steps = every is not None and self.at.done % every == 0
+        return by_steps or seconds > (CHECKPOINT_SECONDS if longest is None else longest)
 
     # One step
 
     def advance(self, step: Step) -> None:
         """Views, update, the method's own book-keeping: what `osp bench speed` measures."""
         batch = self.feed.batch(step)
+        self.whole = False
         self.update(batch, step)
         self.method.after_step(batch, step)
         self.at.done += 1
@@ -146,6 +168,7 @@ class Loop:
         self.optimizer.zero_grad(set_to_none=True)
         if self.averaged is not None:
             self.averaged.update()
+        self.failure.note(total, step)
         self.at.tally.add({"loss": total.detach(), **{name: term.detach() for name, term in terms.items()}})
         self.take_logged()
 
@@ -210,7 +233,7 @@ class Loop:
         try:
             line, validation = self.evaluation.validate(self.truth)
         except NotFinite as error:
-            raise Everywhere(f"{str(error)[:-1]} at step {self.at.done}. {advice(step)}") from None
+            raise self.failed(step, str(error)[:-1], []) from None
         self.records.write(step, self.at.done, "eval", line)
         value = line["val_accuracy"]
         if value is not None and value > self.at.best:
@@ -224,11 +247,19 @@ class Loop:
         values = self.at.tally.means()
         if not math.isfinite(values["loss"]):
             names = [name for name, value in values.items() if not math.isfinite(value)]
-            raise Everywhere(
-                f"The loss is no longer a number at step {self.at.done} ({', '.join(names)}). {advice(step)}"
-            )
+            raise self.failed(step, "The loss is no longer a number", names)
         rate = self.timetable.rate(step)
         self.records.write(step, self.at.done, "train", {**values, "lr": rate, "images_seen": self.at.images_seen})
+
+    def failed(self, step: Step, what: str, terms: list[str]) -> UserError:
+        """What to say of numbers that are none; the batch of the first such step is kept to be looked at."""
+        began, kept = self.failure.step(), ""
+        if began is not None and self.timetable.step(began).stage_index == step.stage_index and first():
+            kept = keep_batch(self.folder, self.feed.batch(self.timetable.step(began)), began, terms)
+        at = self.at.done if began is None else began + 1
+        named = f" ({', '.join(terms)})" if terms else ""
+        stands = " The run stands at its last good checkpoint." if has_checkpoint(self.folder) else ""
+        return Everywhere(f"{what} at step {at}{named}.{kept}{stands} {advice(step)}")
 
 
 @torch.no_grad()

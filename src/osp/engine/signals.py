@@ -9,12 +9,15 @@ from contextlib import contextmanager
 
 
 class Interrupted(Exception):
-    """Ctrl-C or SIGTERM: everything is saved."""
+    """Ctrl-C, SIGTERM or a terminal that was closed: everything is saved."""
 
 
 @contextmanager
 def stop_signals() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM ask the loop to stop after the current step; a second Ctrl-C stops at once."""
+    """Ctrl-C, SIGTERM and SIGHUP ask the loop to stop after the current step; a second Ctrl-C stops at once.
+
+    A SIGHUP that is ignored, as under nohup, stays so.
+    """
     caught: list[int] = []
 
     def handler(number: int, frame: object) -> None:
@@ -25,7 +28,10 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield lambda: bool(caught)
     finally:

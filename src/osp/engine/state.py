@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor
 
 from osp.distributed import first
@@ -13,6 +15,8 @@ from osp.engine.checkpoint import load_checkpoint, load_state, prefixed, save_ch
 from osp.engine.optim import load_optimizer_tensors, optimizer_tensors
 from osp.engine.tally import Tally
 from osp.errors import UserError
+from osp.recipe import explain
+from osp.version import __version__
 
 if TYPE_CHECKING:
     from osp.engine.loop import Loop
@@ -67,11 +71,28 @@ def save_run(loop: Loop) -> None:
     meta = {
         **loop.at.meta(),
         "identity": loop.plan.identity(),
-        "versions": loop.plan.versions,
+        "versions": {**loop.plan.versions, **current_versions()},
+        "threads": torch.get_num_threads(),
         "averaged_updates": loop.averaged.updates if loop.averaged is not None else 0,
         "precision": loop.fabric.strategy.precision.state_dict(),  # the loss scaling of 16-mixed
     }
     save_checkpoint(loop.folder.last, tensors, meta, earlier=loop.folder.previous)
+
+
+def current_versions() -> dict[str, str]:
+    return {"osp": __version__, "torch": str(torch.__version__)}
+
+
+def changes(meta: Mapping[str, Any], device: str) -> list[str]:
+    """What differs from the process that wrote a checkpoint and may change the bits of the result."""
+    found, before = [], meta.get("versions")
+    for name, now in current_versions().items():
+        if isinstance(before, dict) and before.get(name, now) != now:
+            found.append(f"it was begun with {name} {before[name]} and goes on with {now}")
+    threads, now_threads = meta.get("threads", torch.get_num_threads()), torch.get_num_threads()
+    if device == "cpu" and threads != now_threads:
+        found.append(f"it was begun with {threads} threads and goes on with {now_threads}")
+    return [f"{text}: the result may differ in its last bits from that of a run never stopped" for text in found]
 
 
 def has_checkpoint(folder: RunFolder) -> bool:
@@ -89,6 +110,31 @@ def read_newest(folder: RunFolder) -> tuple[dict[str, Tensor], dict[str, Any], s
         return tensors, meta, f"{damage} Going on from the one before it."
 
 
+class CheckpointFacts(BaseModel):
+    """What the header of a checkpoint must say."""
+
+    done: int = Field(ge=0, strict=True)
+    images_seen: int = Field(ge=0, le=2**62, strict=True)
+    seconds: float = Field(ge=0, allow_inf_nan=False)
+    best: float = Field(ge=-1, le=100, allow_inf_nan=False)
+    warnings: list[str]
+    tally: dict[str, int]
+    activity: dict[str, int]
+    identity: str | None
+    versions: dict[str, str]
+    threads: int | None = Field(None, ge=1)
+    averaged_updates: int = Field(ge=0)
+    precision: dict[str, Any]
+
+
+def check_meta(meta: Mapping[str, Any], where: object) -> None:
+    """Refuse a header with fields that are missing or of another kind."""
+    try:
+        CheckpointFacts(**meta)
+    except ValidationError as error:
+        raise UserError(f"The checkpoint in {where} is damaged: {explain(error, CheckpointFacts, 'header')}") from None
+
+
 def resume_run(loop: Loop) -> None:
     """Take up the newest good checkpoint; every process reads it, however many wrote it."""
     tensors, meta, trouble = read_newest(loop.folder)
@@ -100,8 +146,9 @@ def resume_run(loop: Loop) -> None:
                 f"The checkpoint in {loop.folder.checkpoints} belongs to another plan: plan.yaml was changed, or the "
                 "file comes from another run. Start a new run with another --out."
             )
+        check_meta(meta, loop.folder.checkpoints)
         _take_up(loop, {name: tensor.to(loop.fabric.device) for name, tensor in tensors.items()}, meta)
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, OverflowError) as error:
         raise UserError(f"The checkpoint in {loop.folder.checkpoints} is damaged: {error!r}") from None
 
 
@@ -122,6 +169,10 @@ def _take_up(loop: Loop, tensors: dict[str, Tensor], meta: dict[str, Any]) -> No
     loop.fabric.strategy.precision.load_state_dict(meta["precision"])
     loop.at.tally.restore(unprefixed("tally", tensors), meta["tally"])
     loop.at.activity.restore(unprefixed("activity", tensors), meta["activity"])
+    for text in changes(meta, loop.fabric.device.type):
+        loop.records.say(f"Warning: {text}.")
+        if text not in loop.at.warnings:
+            loop.at.warnings.append(text)
     if first():
         loop.folder.rewind_metrics(done)
     loop.saved = tensors

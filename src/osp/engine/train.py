@@ -121,7 +121,7 @@ def run_plan(
     with distributed.together():
         fabric = open_fabric(plan)
         split = Split.load(folder.split) if resume and folder.split.exists() else None
-        known = folder.read_json(folder.data) if resume and folder.data.exists() else None
+        known = folder.read_data() if resume else None
         data = open_data(plan, split, loading, known)
     distributed.same_everywhere("images", json.dumps([data.keys, data.split.digest()]))
     with distributed.together():

@@ -7,15 +7,14 @@ class, confidence and scores, and a sample of at most 2,000 has logits and featu
 
 from __future__ import annotations
 
-import io
-import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from osp.errors import UserError
+from osp.files import read_arrays
 
 POOL_SAMPLE = 2000
 """Pool images whose logits and features are kept: the features of a large pool would not fit."""
@@ -97,14 +96,40 @@ class Predictions:
         found |= {"pool/logits": _half(pool.logits), "pool/features": _half(pool.features)}
         return found
 
+    def problems(self) -> Iterator[str]:
+        """What does not fit together."""
+        if self.score not in self.thresholds:
+            yield f"the score {self.score!r} has no threshold"
+        classes = self.pool.logits.shape[-1] if self.pool.logits.ndim == 2 else -1
+        for name, group in self.groups.items():
+            beside = {"logits": group.logits, "features": group.features, **group.scores}
+            if group.targets is not None:
+                beside["targets"] = group.targets
+            yield from _uneven(name, group.ids, beside, ("logits", "features"))
+            if group.logits.ndim != 2 or group.logits.shape[1] != classes:
+                yield f"{name} has logits of shape {group.logits.shape}, the pool's have {classes} classes"
+            if group.targets is not None and not _inside(group.targets, classes):
+                yield f"{name} has targets that are no classes"
+        pool = self.pool
+        beside = {"predicted": pool.predicted, "confidence": pool.confidence, **pool.scores}
+        if pool.kept is not None:
+            beside["kept"] = pool.kept
+        yield from _uneven("pool", pool.ids, beside)
+        yield from _uneven(
+            "pool's sample", pool.sample, {"logits": pool.logits, "features": pool.features}, ("logits", "features")
+        )
+        if not _inside(pool.sample, len(pool.ids)):
+            yield "the pool's sample has rows that the pool has not"
+        if not _inside(pool.predicted, classes):
+            yield "the pool has predictions that are no classes"
+
     @classmethod
     def load(cls, path: Path) -> Predictions:
         """Read what `arrays` gave; a damaged file is a UserError."""
         try:
-            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as stored:
-                if str(stored["format"]) != str(FORMAT):
-                    raise UserError(f"{path} was written by another version.")
-                arrays = {name: stored[name] for name in stored.files}
+            arrays = read_arrays(path)
+            if str(arrays["format"]) != str(FORMAT):
+                raise UserError(f"{path} was written by another version.")
             names = [key.removesuffix("/ids") for key in arrays if key.endswith("/ids") and key != "pool/ids"]
             groups = {
                 name: Group(
@@ -127,11 +152,31 @@ class Predictions:
                 arrays["pool/features"].astype(np.float32),
             )
             thresholds = dict(zip(map(str, arrays["threshold_names"]), map(float, arrays["thresholds"]), strict=True))
-            return cls(str(arrays["score"]), thresholds, groups, pool)
+            found = cls(str(arrays["score"]), thresholds, groups, pool)
+            if problem := next(found.problems(), None):
+                raise ValueError(problem)
+            return found
         except FileNotFoundError:
             raise UserError(f"There is no {path}; the run is not finished.") from None
-        except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise UserError(f"{path} is damaged: {error}") from None
+
+
+def _uneven(
+    name: str, ids: np.ndarray, beside: Mapping[str, np.ndarray], tables: tuple[str, ...] = ()
+) -> Iterator[str]:
+    """Arrays that have not one row for each of the ids."""
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        yield f"{name} has no row numbers"
+        return
+    for key, values in beside.items():
+        if values.ndim != (2 if key in tables else 1) or len(values) != len(ids) or values.dtype.kind not in "biuf":
+            yield f"{name}/{key} is {values.dtype} of shape {values.shape}, beside {len(ids)} rows"
+
+
+def _inside(values: np.ndarray, end: int) -> bool:
+    """Whether all of these are whole numbers from 0 to below `end`."""
+    return values.dtype.kind in "iu" and (not values.size or bool(values.min() >= 0 and values.max() < end))
 
 
 def _flat(name: str, scores: Mapping[str, np.ndarray], **arrays: np.ndarray | None) -> dict[str, np.ndarray]:

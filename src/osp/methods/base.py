@@ -223,8 +223,8 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
-    batch: int = Field(64, ge=1, description="labelled images per step")
-    mu: int = Field(5, ge=1, description="unlabelled images per step, as a multiple of `batch`")
+    batch: int = Field(64, ge=1, le=10**9, description="labelled images per step")
+    mu: int = Field(5, ge=1, le=10**9, description="unlabelled images per step, as a multiple of `batch`")
     optimizer: Literal["sgd", "adam", "adamw"] = Field("sgd", description="optimiser of the network")
     lr: float = Field(0.03, gt=0, description="learning rate")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")

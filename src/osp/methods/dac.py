@@ -59,8 +59,8 @@ RELEASE = "DAC release"
 
 class DACOptions(Options):
     ema: float | None = Field(0.999, gt=0, lt=1, description="decay of the averaged weights used for testing")
-    heads: int = Field(10, ge=2, description="H: number of heads that are pushed apart")
-    projection: int = Field(128, ge=1, description="units of the projection that heads and memory see")
+    heads: int = Field(10, ge=2, le=1000, description="H: number of heads that are pushed apart")
+    projection: int = Field(128, ge=1, le=65536, description="units of the projection that heads and memory see")
     threshold: float = Field(0.95, ge=0, le=1, description="τ: confidence from which a prediction becomes a label")
     head_threshold: float = Field(0.95, ge=0, le=1, description="τ_h: the same for the heads")
     unlabeled_weight: float = Field(1.0, ge=0, description="weight of L_u")
@@ -72,7 +72,7 @@ class DACOptions(Options):
     sharpness: float = Field(1.5, ge=0, description="γ: exponent of the weights ω_i")
     threshold_every: float = Field(0.01, gt=0, le=1, description="share of the run after which θ is found again")
     temperature: float = Field(0.1, gt=0, description="T: temperature of the similarities in L_kd")
-    memory_batches: int = Field(16, ge=1, description="unlabelled batches whose projections are remembered")
+    memory_batches: int = Field(16, ge=1, le=100_000, description="unlabelled batches whose projections are remembered")
 
 
 def inlier_weights(averages: Tensor, threshold: Tensor, sharpness: float) -> Tensor:

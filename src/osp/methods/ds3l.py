@@ -65,7 +65,7 @@ class DS3LOptions(NoiseOptions):
     ramp: float = Field(1.0, ge=0, le=1, description="share of the run over which b rises")
     inner_lr: float = Field(0.03, ge=0, description="length η of the virtual step")
     weight_lr: float = Field(3e-3, gt=0, description="learning rate of the weight net (Adam)")
-    hidden: int = Field(100, ge=1, description="hidden units of the weight net")
+    hidden: int = Field(100, ge=1, le=65536, description="hidden units of the weight net")
 
 
 @dataclass(frozen=True)

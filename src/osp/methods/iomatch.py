@@ -59,9 +59,11 @@ class IOMatchOptions(Options):
     open_weight: float = Field(1.0, ge=0, description="weight of L_op")
     open_from: float = Field(0.05, ge=0, lt=1, description="share of the run before L_op starts")
     align: bool | None = Field(None, description="distribution alignment; from 20 classes up if not set")
-    align_batches: int = Field(128, ge=1, description="batches over which predictions are averaged for alignment")
+    align_batches: int = Field(
+        128, ge=1, le=100_000, description="batches whose predictions are averaged for alignment"
+    )
     projection: int = Field(
-        128, ge=1, description="units of the layers before the detector and the open-set classifier"
+        128, ge=1, le=65536, description="units of the layers before the detector and the open-set classifier"
     )
 
 

@@ -52,7 +52,7 @@ class T2TOptions(Options):
     )
     pretrain_drops: tuple[float, ...] = Field((), description="shares of pre-training where `steps` lowers the rate")
     pool_batch: int = Field(
-        64, ge=2, description="images of the whole pool per step, for L_rot (each at four angles) and L_ood^u"
+        64, ge=2, le=10**9, description="images of the whole pool per step, for L_rot (each at four angles) and L_ood^u"
     )
     rotation_weight: float = Field(1.0, ge=0, description="weight of L_rot; with 0 no image is rotated")
     rotation_pass: Literal["joint", "own"] = Field(

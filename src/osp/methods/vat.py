@@ -47,7 +47,7 @@ class VATOptions(NoiseOptions):
         None, gt=0, description="length of the perturbation of an image; 6 · sqrt(CHW / 3072) if not set"
     )
     xi: float = Field(1e-2, gt=0, description="length of the step with which its direction is found")
-    power_iterations: int = Field(1, ge=1, description="steps in the search for the direction")
+    power_iterations: int = Field(1, ge=1, le=1000, description="steps in the search for the direction")
     unlabeled_weight: float = Field(1.0, ge=0, description="largest weight of the adversarial loss")
     ramp: float = Field(0.4, ge=0, le=1, description="share of the run over which that weight rises")
     entropy_weight: float = Field(0.0, ge=0, description="weight of the entropy of predictions (0.06 in VAT + EM)")

@@ -112,6 +112,12 @@ def find(name: str) -> tuple[NetworkSpec, tuple[int, ...]]:
     return spec, numbers
 
 
+def size_of(name: str) -> int:
+    """About how many parameters the network of this name has, without building it; 0 where that is not known."""
+    spec, numbers = find(name)
+    return 0 if spec.parameters is None else spec.parameters(*numbers)
+
+
 def _unknown(name: str) -> str:
     own = [spec for each in _networks.files() if (spec := _networks.get(each)) is not None]
     families = " or ".join(spec.name for spec in own if spec.example)

@@ -6,6 +6,7 @@ nothing in it names code that is run. The backbone is named with the checksum of
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -98,11 +99,11 @@ class PhotoModel:
             "estimate": asdict(self.instant.estimate) if self.instant.estimate else None,
             "backbone": {"name": self.backbone.name, "checksum": self.backbone.checksum},
             "license": self.backbone.license,
+            "arrays": hashlib.blake2b(content, digest_size=16).hexdigest(),
         }
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / FACTS).unlink(missing_ok=True)
-            (folder / ARRAYS).write_bytes(content)
+            replace(folder / ARRAYS, content)
             replace(folder / FACTS, json.dumps(facts, indent=1).encode())
         except OSError as error:
             raise UserError(f"The model cannot be written to {folder}: {error.strerror or error}.") from None
@@ -117,16 +118,18 @@ def load_model(folder: Path | str, backbone: Backbone | None = None) -> PhotoMod
     except FileNotFoundError as error:
         missing = Path(error.filename).name
         raise UserError(f"{folder} holds no photo model: {missing} is missing. Run the fit again.") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"The model in {folder} cannot be read: {error}. Run the fit again.") from None
     try:
         if facts["format"] != FORMAT:
             raise UserError(
                 f"The model in {folder} has format {facts['format']}; this version reads {FORMAT}. Run the fit again."
             )
+        if facts.get("arrays", (made := hashlib.blake2b(content, digest_size=16).hexdigest())) != made:
+            raise ValueError(f"{ARRAYS} has another checksum than {FACTS} says")
         instant = _instant(facts, load_arrays(content))
         name, checksum = str(facts["backbone"]["name"]), str(facts["backbone"]["checksum"])
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
         raise UserError(f"The model in {folder} is damaged ({error}). Run the fit again.") from None
     if backbone is None:
         try:

@@ -16,7 +16,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from osp.errors import UserError, suggest, user_path
+from osp.errors import UserError, short, suggest, user_path
+from osp.machine import cores, in_gigabytes, memory
 from osp.recipe.reading import explain, read_fields
 from osp.recipe.recipe import Precision, Preset, Recipe, Scale
 from osp.version import HARNESS_VERSION, __version__
@@ -40,7 +41,7 @@ IDENTITY = (
 """Fields that affect the result; the views follow from the method and its options. Folders, device, threads, layout,
 intervals and the words `preset` and `scale` say where and how it runs, or have become numbers."""
 
-FREE = ("device", "threads", "data_dir", "ood_dir", "tensorboard", "tracker", "test_ood")
+FREE = ("device", "threads", "data_dir", "ood_dir", "tensorboard", "tracker", "test_ood", "save_every", "save_seconds")
 """What may differ when a run goes on."""
 
 CUSTOM = "custom"
@@ -79,6 +80,8 @@ class Plan(BaseModel):
     steps: int = Field(ge=1)
     eval_every: int = Field(ge=1)
     log_every: int = Field(ge=1)
+    save_every: int | None = Field(None, ge=1)
+    save_seconds: float | None = Field(None, ge=0)
     bn_momentum: float = Field(gt=0, le=1)
     seed: int = Field(ge=0)
 
@@ -205,6 +208,8 @@ def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None
         steps=steps,
         eval_every=recipe.eval_every or max(min(steps, 10), round(steps / (10 if scale == "demo" else 20))),
         log_every=recipe.log_every or max(1, min(100, round(steps / 100))),
+        save_every=recipe.save_every,
+        save_seconds=recipe.save_seconds,
         bn_momentum=recipe.bn_momentum or batchnorm_momentum(steps),
         seed=seed,
         device=device,
@@ -296,8 +301,26 @@ def check_folders(data: str, recipe: Recipe) -> None:
         raise UserError(f"ood_data {recipe.ood_data}: name the folder of those images as ood_dir.")
 
 
+MOST_THREADS = 1024
+"""More than the cores may be asked for: a run goes on with the threads it began with."""
+
+
 def check_machine(recipe: Recipe, options: Any) -> None:
-    """Refuse what no machine, or not this one, can do."""
+    """Refuse what this machine cannot do; `osp.engine.memory` knows more, once the images are known."""
+    if recipe.threads is not None and recipe.threads > max(MOST_THREADS, cores()):
+        raise UserError(
+            f"threads: {short(recipe.threads)} asked for; this machine has {cores()} cores, and more than "
+            f"{MOST_THREADS} threads would only stand in each other's way. Leave it out, or take {cores()}."
+        )
+    pool, one = getattr(options, "mu", 1), 4 * 3 * 8 * 8  # bytes of the smallest image there is, as numbers
+    least = options.batch * (1 + pool) * one
+    have = memory()
+    if have is not None and least > have:
+        raise UserError(
+            f"batch: {short(options.batch)} labelled images and {short(pool)} times as many others per step take "
+            f"{in_gigabytes(least)} before anything is computed; this machine has {in_gigabytes(have)}. "
+            "Take a smaller batch or mu."
+        )
 
 
 def batchnorm_momentum(steps: int) -> float:

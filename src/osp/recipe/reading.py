@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from osp.errors import UserError, suggest
+from osp.errors import UserError, short, suggest
 
 LARGEST = 1_000_000
 """Bytes of a YAML file that is read; ours have a few thousand."""
@@ -80,8 +80,7 @@ def explain(error: ValidationError, model: type[BaseModel], what: str) -> str:
         described = model.model_fields.get(field)
         meaning = f" ({described.description})" if described and described.description else ""
         reason = problem["msg"].removeprefix("Value error, ").replace("Input should", "it should")
-        value = repr(problem["input"])
-        value = value if len(value) <= 200 else f"{value[:200]}..."
+        value = short(problem["input"])
         sentences.append(f"{field}: {value} will not do{meaning}: {reason}{'' if reason.endswith('?') else '.'}")
     return "\n".join(dict.fromkeys(sentences))
 
@@ -115,7 +114,7 @@ def apply_assignments(
         recipe_fields = Recipe.model_fields
     options = fields.get("options") or {}
     if not isinstance(options, dict):
-        raise UserError(f"options: {options!r} will not do; write `name: value` lines.")
+        raise UserError(f"options: {short(options)} will not do; write `name: value` lines.")
     result = {**fields, "options": dict(options)}
     for text in assignments:
         key, value = parse_assignment(text)

@@ -24,6 +24,10 @@ ONLINE = ":online"
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 
 
+MOST = 2**62
+"""Of any count: larger numbers do not fit into arrays, and are nobody's wish."""
+
+
 class Recipe(BaseModel):
     """Data, split, method and its options, network, budget, precision, seed; None is left to the plan."""
 
@@ -35,12 +39,12 @@ class Recipe(BaseModel):
     ood_data: str | None = Field(None, description="another data set whose images pollute the pool")
     ood_dir: str | None = Field(None, description="folder of `ood_data`, where it is not `data_dir`")
     id_classes: tuple[int | str, ...] | None = Field(None, description="classes to learn, by number or name")
-    labels_per_class: int | None = Field(None, ge=1, description="labelled images per class")
-    unlabeled: int | None = Field(None, ge=0, description="unlabelled images in all; as many as fit if not set")
+    labels_per_class: int | None = Field(None, ge=1, le=MOST, description="labelled images per class")
+    unlabeled: int | None = Field(None, ge=0, le=MOST, description="unlabelled images in all; if not set, what fits")
     ood_ratio: float | None = Field(None, ge=0, le=1, description="share of the unlabelled images that is OOD")
-    id_count: int | None = Field(None, ge=0, description="number of unlabelled ID images, instead of a total")
-    ood_count: int | None = Field(None, ge=0, description="number of OOD images, instead of a ratio")
-    val_per_class: int | None = Field(None, ge=0, description="validation images per class")
+    id_count: int | None = Field(None, ge=0, le=MOST, description="number of unlabelled ID images, instead of a total")
+    ood_count: int | None = Field(None, ge=0, le=MOST, description="number of OOD images, instead of a ratio")
+    val_per_class: int | None = Field(None, ge=0, le=MOST, description="validation images per class")
     test_ood: tuple[str, ...] = Field((), description="other data sets that the trained model is tested on as OOD")
 
     method: str | None = Field(None, description="method; see `osp methods`, or ./a_file.py; osp if not set")
@@ -48,20 +52,25 @@ class Recipe(BaseModel):
     preset: Preset | None = Field(None, description="the method's options: default (common harness) or as published")
     scale: Scale | None = Field(None, description="steps, network, evaluations: seconds, minutes (cpu) or as published")
     network: str | None = Field(None, description="cnn, small or wrn-DEPTH-WIDTH")
-    steps: int | None = Field(None, ge=1, description="optimiser steps in all, over all stages")
-    eval_every: int | None = Field(None, ge=1, description="steps between validations")
-    log_every: int | None = Field(None, ge=1, description="steps between lines of metrics.jsonl")
+    steps: int | None = Field(None, ge=1, le=MOST, description="optimiser steps in all, over all stages")
+    eval_every: int | None = Field(None, ge=1, le=MOST, description="steps between validations")
+    log_every: int | None = Field(None, ge=1, le=MOST, description="steps between lines of metrics.jsonl")
+    save_every: int | None = Field(None, ge=1, le=MOST, description="steps between checkpoints, beside those by time")
+    save_seconds: float | None = Field(None, ge=0, le=1e9, description="seconds between checkpoints; 60 if not set")
     bn_momentum: float | None = Field(None, gt=0, le=1, description="batch-norm momentum; by the length if not set")
-    seed: int | None = Field(None, ge=0, description="seed of everything random; 0 if not set")
+    seed: int | None = Field(None, ge=0, le=MOST, description="seed of everything random; 0 if not set")
 
     device: str | None = Field(None, description="auto takes CUDA, then MPS, then CPU")
     precision: Precision | None = Field(None, description="arithmetic; 32-true if not set")
     channels_last: bool | None = Field(None, description="memory layout; on if not set: faster on most devices")
     group: int | None = Field(
-        None, ge=0, description="images per pass through the encoder in training; 0 = all; by the device if not set"
+        None,
+        ge=0,
+        le=MOST,
+        description="images per pass through the encoder; 0 = all; by the device if not set",
     )
     compile: bool | None = Field(None, description="torch.compile the encoder")
-    threads: int | None = Field(None, ge=1, description="CPU threads; torch's choice if not set")
+    threads: int | None = Field(None, ge=1, le=MOST, description="CPU threads; torch's choice if not set")
     tensorboard: bool | None = Field(None, description="also write TensorBoard events (extra `tensorboard`)")
 
     tracker: tuple[str, ...] = Field((), description="where numbers go besides metrics.jsonl: tensorboard,wandb,mlflow")

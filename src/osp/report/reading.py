@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from osp import files
 from osp.errors import UserError, printable
 from osp.evaluate.predictions import Group, Predictions
 from osp.recipe import Plan
@@ -96,9 +96,8 @@ def read_run(path: str | Path) -> FinishedRun:
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an npz file; nothing where there is no such file, UserError where it is damaged."""
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
+        return files.read_arrays(path)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, EOFError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+    except ValueError as error:
         raise UserError(f"{path} is damaged: {error}") from None

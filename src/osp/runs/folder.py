@@ -11,6 +11,9 @@ from typing import Any
 
 from osp.errors import UserError
 from osp.files import PARTIAL, append_text, make_folder, owned, write_text
+from osp.runs.schema import DataKeys, Result, metrics_line, read_checked, read_json
+
+AGAIN = "Delete it and go on with --resume."
 
 LEFTOVERS = (".lock", "checkpoints")
 """What a start that was killed before its plan was written may leave: such a folder is as good as empty."""
@@ -34,6 +37,7 @@ class RunFolder:
         self.predictions = path / "predictions.npz"
         self.result = path / "result.json"
         self.picture = path / "result.png"
+        self.failed_batch = path / "failed-batch.npz"
 
     def begun(self) -> bool:
         return self.plan.exists()
@@ -68,14 +72,10 @@ class RunFolder:
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """All whole lines; a last line cut off by a crash is left out."""
-        lines = []
-        if self.metrics.exists():
-            for text in self.metrics.read_text(encoding="utf-8", errors="replace").splitlines():
-                with contextlib.suppress(json.JSONDecodeError, RecursionError):
-                    line = json.loads(text)
-                    if isinstance(line, dict) and isinstance(line.get("step"), int):
-                        lines.append(line)
-        return lines
+        if not self.metrics.exists():
+            return []
+        with open(self.metrics, encoding="utf-8", errors="replace") as file:
+            return [line for text in file if (line := metrics_line(text)) is not None]
 
     def rewind_metrics(self, step: int) -> None:
         """Drop what a crashed run logged after the checkpoint it is resumed from."""
@@ -88,20 +88,22 @@ class RunFolder:
 
     def read_result(self) -> dict[str, Any] | None:
         """The result of a finished run, otherwise None."""
-        return self.read_json(self.result) if self.result.exists() else None
+        return read_checked(self.result, Result, AGAIN) if self.result.exists() else None
 
     def forget_previous(self) -> None:
         """A finished run needs no second checkpoint."""
         self.previous.unlink(missing_ok=True)
 
+    def read_data(self) -> dict[str, str] | None:
+        """Content keys of the images that the run began with; None where it has not noted them yet."""
+        return read_checked(self.data, DataKeys, AGAIN) if self.data.exists() else None
+
     def read_json(self, path: Path) -> dict[str, Any]:
+        """The fields of a small file."""
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            if not isinstance(content, dict):
-                raise ValueError("it holds no fields")
-        except (ValueError, OSError, RecursionError) as error:
-            raise UserError(f"{path} is damaged: {error}. Delete it and go on with --resume.") from None
-        return content
+            return read_json(path)
+        except (ValueError, OSError) as error:
+            raise UserError(f"{path} is damaged: {error}. {AGAIN}") from None
 
 
 def _left_over(entry: Path) -> bool:

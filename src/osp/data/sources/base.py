@@ -10,6 +10,7 @@ import numpy as np
 
 from osp.data import cache
 from osp.errors import UserError
+from osp.machine import in_gigabytes, memory
 
 
 def check_root(root: Path, must_exist: bool = False) -> None:
@@ -66,9 +67,19 @@ def resized(images: np.ndarray, size: int | None) -> np.ndarray:
     """Images at the size asked for, if one was."""
     if size is None or images.shape[2:] == (size, size):
         return images
+    check_room(len(images) * images.shape[1] * size * size, f"{len(images):,} images of {size}x{size}")
     from osp.data.decode import resize_batch
 
     return resize_batch(images, size)
+
+
+def check_room(count: int, what: str) -> None:
+    """Refuse what would not fit into memory, before it is made."""
+    have = memory()
+    if have is not None and count > have // 2:
+        raise UserError(
+            f"{what} take {in_gigabytes(count)}; this machine has {in_gigabytes(have)}. Set a smaller image_size."
+        )
 
 
 def moments(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -1,0 +1,42 @@
+"""What this machine has: memory and cores, as far as the system tells."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+GIGABYTE = 2**30
+
+_CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def memory() -> int | None:
+    """Bytes of memory that this process may ever have: the machine's, or its container's; None where nobody says."""
+    found = [limit for path in _CGROUPS if (limit := _number(Path(path))) is not None]
+    with contextlib.suppress(AttributeError, ValueError, OSError):  # Windows
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return min(found, default=None)
+
+
+def cores() -> int:
+    """Cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_gigabytes(count: float) -> str:
+    """
+    >>> in_gigabytes(3 * GIGABYTE), in_gigabytes(0.21 * GIGABYTE), in_gigabytes(1e30)
+    ('3 GB', '0.2 GB', 'more than a million GB')
+    """
+    amount = count / GIGABYTE
+    if amount > 1e6:
+        return "more than a million GB"
+    return f"{amount:,.0f} GB" if amount >= 2 else f"{amount:.1f} GB"
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):  # no such group, or `max`
+        return None

@@ -1,0 +1,223 @@
+"""Whether a run folder, a photo model or a store is whole: every file is read, and what does not fit is said.
+
+Nothing is changed, and nothing in the folder names code that is run. Checksums and forms are checked, the files are
+compared with each other, and the figures of a result are computed again from the predictions.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sized
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from osp.bench.store import Store
+from osp.data.split import Split
+from osp.engine.checkpoint import load_checkpoint
+from osp.engine.state import check_meta
+from osp.errors import UserError, user_path
+from osp.evaluate.predictions import Predictions
+from osp.evaluate.result import measure
+from osp.files import PARTIAL, owned, read_arrays
+from osp.photos.model import ARRAYS, FACTS, load_model
+from osp.predictor import load as load_predictor
+from osp.recipe import Plan
+from osp.recipe.reading import read_fields
+from osp.runs.folder import RunFolder
+from osp.runs.schema import metrics_line
+
+TOLERANCE = 0.5
+"""Points by which a figure computed again may differ: logits and features are kept in half precision."""
+
+
+@dataclass
+class Verdict:
+    """What was found in one folder."""
+
+    path: Path
+    kind: str
+    """`run`, `photo model` or `store`."""
+    checked: list[str] = field(default_factory=list)
+    """Files that are as they should be."""
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What is no fault: a run that is not finished, files that a killed process left."""
+
+    @property
+    def whole(self) -> bool:
+        return not self.problems
+
+    def attempt(self, name: str, check: Callable[[], object]) -> Any:
+        """Note that a file is good, or what is wrong with it; what the check gave, None where it failed."""
+        try:
+            found = check()
+        except (UserError, ValueError, OSError, KeyError, IndexError, TypeError) as error:
+            self.problems.append(f"{name}: {error}")
+            return None
+        self.checked.append(name)
+        return found
+
+
+def verify(path: str | Path) -> Iterator[Verdict]:
+    """The verdict on a run, a photo model, or a store and each of its runs; UserError where it is none of them."""
+    folder = user_path(path)
+    if not folder.is_dir():
+        raise UserError(f"There is no folder {folder}.")
+    if (folder / "store.json").exists():
+        yield from verify_store(folder)
+    elif (folder / FACTS).exists() or (folder / ARRAYS).exists():
+        yield verify_photos(folder)
+    elif RunFolder(folder).begun() or RunFolder(folder).result.exists():
+        yield verify_run(folder)
+    else:
+        raise UserError(f"{folder} holds no run, no photo model and no store.")
+
+
+def verify_store(root: Path) -> Iterator[Verdict]:
+    verdict = Verdict(root, "store")
+    verdict.attempt("store.json", lambda: Store(root))
+    runs = sorted(each for each in root.iterdir() if not each.name.startswith(".") and each.name != "store.json")
+    for each in runs:
+        if each.is_symlink() or not each.is_dir():
+            verdict.problems.append(f"{each.name}: no folder of a run")
+        elif (each / "run.json").exists():
+            noted = verdict.attempt(f"{each.name}/run.json", partial(RunFolder(each).read_json, each / "run.json"))
+            if isinstance(noted, dict) and noted.get("status") == "finished" and not (each / "result.json").exists():
+                verdict.problems.append(f"{each.name}: run.json says that it is finished, and it has no result")
+    yield verdict
+    for each in runs:
+        if each.is_dir() and not each.is_symlink():
+            yield verify_run(each)
+
+
+def verify_photos(folder: Path) -> Verdict:
+    verdict = Verdict(folder, "photo model")
+    _check_links(verdict)
+    verdict.attempt(f"{FACTS} and {ARRAYS}", lambda: load_model(folder))
+    return verdict
+
+
+def verify_run(path: Path) -> Verdict:
+    """Every file of a run folder, and how they fit together."""
+    verdict, folder = Verdict(path, "run"), RunFolder(path)
+    _check_links(verdict)
+    plan = verdict.attempt("plan.yaml", lambda: Plan.read(folder.plan))
+    if folder.recipe.exists():
+        verdict.attempt("recipe.yaml", lambda: read_fields(folder.recipe))
+    split = verdict.attempt("split.npz", lambda: Split.load(folder.split)) if folder.split.exists() else None
+    if folder.data.exists():
+        verdict.attempt("data.json", folder.read_data)
+    if folder.metrics.exists():
+        verdict.attempt("metrics.jsonl", lambda: _check_metrics(folder, verdict))
+    for file in (folder.last, folder.previous):
+        if file.exists():
+            verdict.attempt(f"checkpoints/{file.name}", partial(_check_checkpoint, file, plan))
+    if folder.best.exists():
+        verdict.attempt("checkpoints/best.safetensors", lambda: _check_finite(folder.best))
+    _check_finished(verdict, folder, plan, split)
+    return verdict
+
+
+def _check_links(verdict: Verdict) -> None:
+    for here, folders, files in os.walk(verdict.path):
+        for name in (*folders, *files):
+            path = Path(here, name)
+            shown = path.relative_to(verdict.path)
+            if path.is_symlink():
+                verdict.problems.append(f"{shown}: a link; files of a run are not followed through links")
+            elif name.endswith(PARTIAL):
+                verdict.notes.append(f"{shown} was left by a process that was killed, or is being written")
+    lock = verdict.path / ".lock"
+    if lock.is_file() and not lock.is_symlink():
+        try:
+            with owned(lock, "busy"):
+                pass
+        except UserError:
+            verdict.notes.append("another process is at work here")
+
+
+def _check_metrics(folder: RunFolder, verdict: Verdict) -> None:
+    seen: set[tuple[int, object]] = set()
+    last = 0
+    with open(folder.metrics, encoding="utf-8", errors="replace") as file:
+        for number, text in enumerate(file, start=1):
+            line = metrics_line(text)
+            if line is None and not text.endswith("\n"):
+                verdict.notes.append(f"metrics.jsonl: line {number} was cut off; --resume leaves it out")
+                continue
+            if line is None:
+                raise ValueError(f"line {number} is damaged")
+            key = (line["step"], line.get("kind"))
+            if key in seen or line["step"] < last:
+                raise ValueError(f"line {number}: step {line['step']} is there twice, or after a later one")
+            seen.add(key)
+            last = line["step"]
+
+
+def _check_finite(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    tensors, meta = load_checkpoint(file)
+    for name, tensor in tensors.items():
+        learned = name.startswith(("method/", "encoder/", "classifier/")) and tensor.is_floating_point()
+        if learned and not tensor.isfinite().all():
+            raise ValueError(f"{name} holds numbers that are none")
+    return tensors, meta
+
+
+def _check_checkpoint(file: Path, plan: Plan | None) -> None:
+    _, meta = _check_finite(file)
+    check_meta(meta, file)
+    if plan is not None and meta["identity"] != plan.identity():
+        raise ValueError("it belongs to another plan")
+    if plan is not None and meta["done"] > plan.steps:
+        raise ValueError(f"it stands at step {meta['done']} of {plan.steps}")
+
+
+def _check_finished(verdict: Verdict, folder: RunFolder, plan: Plan | None, split: Split | None) -> None:
+    result = verdict.attempt("result.json", folder.read_result) if folder.result.exists() else None
+    if result is None:
+        if not folder.result.exists():
+            verdict.notes.append("the run is not finished")
+        return
+    if plan is not None and result.get("identity") != plan.identity():
+        verdict.problems.append("result.json: it belongs to another plan")
+    if plan is not None and result.get("steps") != plan.steps:
+        verdict.problems.append(f"result.json: {result.get('steps')} steps, the plan has {plan.steps}")
+    if folder.model.exists():
+        verdict.attempt("model.safetensors", lambda: _check_model(folder.model, verdict))
+    else:
+        verdict.notes.append("kept without its model")
+    for file in sorted(folder.path.glob("*.npz")):
+        if file not in (folder.split, folder.predictions):
+            verdict.attempt(file.name, partial(read_arrays, file))
+    if folder.predictions.exists():
+        predictions = verdict.attempt("predictions.npz", lambda: Predictions.load(folder.predictions))
+        if predictions is not None:
+            verdict.attempt("figures", lambda: _check_figures(result, predictions, split))
+    else:
+        verdict.notes.append("kept without its predictions")
+
+
+def _check_model(file: Path, verdict: Verdict) -> None:
+    _, meta = _check_finite(file)
+    if meta.get("method_file") or meta.get("network") == "custom":
+        verdict.notes.append("the model needs code of yours: its checksum was checked, it was not built")
+        return
+    load_predictor(file)
+
+
+def _check_figures(result: dict[str, Any], predictions: Predictions, split: Split | None) -> None:
+    """Compute the figures again, and compare the predictions with the split."""
+    truth = None if split is None or result.get("pool_auroc") is None else split.unlabeled_is_ood
+    if split is not None:
+        groups: dict[str, Sized] = {**predictions.groups, "pool": predictions.pool}
+        parts = {"test": split.test, "test_ood": split.test_ood, "validation": split.val, "pool": split.unlabeled}
+        for name, rows in parts.items():
+            if len(groups[name]) != len(rows):
+                raise ValueError(f"predictions of {len(groups[name])} images for {name}, the split has {len(rows)}")
+    again = measure(predictions, truth)
+    for key in ("accuracy", "auroc", "fpr95", "pool_auroc", "purity", "recall"):
+        stated, found = result.get(key), again.get(key)
+        if (stated is None) != (found is None) or (stated is not None and abs(stated - found) > TOLERANCE):
+            raise ValueError(f"{key} is {stated} in result.json, and {found} from predictions.npz")

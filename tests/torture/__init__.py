@@ -1,0 +1,1 @@
+"""Harnesses that try to break osp: `make torture` runs them for long, `tests/test_torture.py` for seconds."""

@@ -1,0 +1,166 @@
+"""Real files, damaged in many ways, read as the command reads them: a result or a clear error, never anything else.
+
+Each case is a mutation of a good file (or of several) and runs in a fork with limits (`torture.trial`). A defect is a
+traceback, a hang, more than 2 GB, a crash, or a file left where none was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torture.trial import Outcome, trial
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kind of input: how a good one is made, which of its files are damaged, how it is read."""
+
+    name: str
+    make: Callable[[Path], None]
+    """Put a good input into an empty folder."""
+    files: tuple[str, ...]
+    """Patterns of the files that are damaged."""
+    read: Callable[[Path], Any]
+    texts: tuple[str, ...] = ()
+    """Pieces that mean something in such a file."""
+
+
+@dataclass
+class Count:
+    """What came of the cases of one subject."""
+
+    tried: int = 0
+    refused: int = 0
+    faults: list[str] = field(default_factory=list)
+
+
+NUMBERS = ("-1", "0", "1e999", "NaN", "null", "true", "9" * 400, "1e-320", '"x"', "[]", "{}", "2147483648", "-0.0")
+TEXTS = (
+    "\x00",
+    "\x1b[2J",
+    "../../x",
+    "[/x]",
+    "\ud800",
+    "é" * 50,
+    "%s%n",
+    "'",
+    '"',
+    "\\",
+    "\r\n",
+    "a" * 5000,
+    "null",
+    "~",
+)
+
+
+def damaged(content: bytes, draws: random.Random, pieces: tuple[str, ...] = ()) -> bytes:
+    """One mutation: bits, bytes, cuts, repetitions, numbers, words."""
+    kind = draws.randrange(9)
+    if not content or kind == 0:
+        return bytes(draws.randrange(256) for _ in range(draws.randrange(64)))
+    data = bytearray(content)
+    at = draws.randrange(len(data))
+    if kind == 1:
+        for _ in range(draws.choice((1, 1, 2, 8, 64))):
+            data[draws.randrange(len(data))] ^= 1 << draws.randrange(8)
+    elif kind == 2:
+        del data[at:]
+    elif kind == 3:
+        del data[at : at + draws.choice((1, 4, 100, 5000))]
+    elif kind == 4:
+        data[at:at] = data[at : at + draws.choice((1, 16, 1000))] * draws.choice((1, 2, 50))
+    elif kind == 5:
+        value = draws.choice((0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63, 255, 10**6))
+        packed = struct.pack(draws.choice("<>") + "Q", value)
+        data[at : at + 8] = packed[: draws.choice((1, 2, 4, 8))]
+    elif kind == 6:
+        data[at:at] = draws.choice((*NUMBERS, *TEXTS, *pieces)).encode("utf-8", "surrogatepass")
+    elif kind == 7:
+        return _other_value(content, draws, pieces) or damaged(content, draws, pieces)
+    else:
+        early = draws.randrange(min(len(data), 64))  # headers are where lengths stand
+        data[early] = draws.randrange(256)
+    return bytes(data)
+
+
+def _other_value(content: bytes, draws: random.Random, pieces: tuple[str, ...]) -> bytes | None:
+    """A JSON or YAML text in which one value is another, so that it still parses."""
+    try:
+        fields = json.loads(content)
+        text = json.dumps(_changed(fields, draws, pieces))
+        return text.encode("utf-8", "surrogatepass")
+    except (ValueError, RecursionError):
+        pass
+    lines = content.split(b"\n")
+    places = [i for i, line in enumerate(lines) if b": " in line]
+    if not places or len(content) > 100_000:
+        return None
+    place = draws.choice(places)
+    value = draws.choice((*NUMBERS, *TEXTS, *pieces)).encode("utf-8", "surrogatepass")
+    lines[place] = lines[place].split(b": ")[0] + b": " + value
+    return b"\n".join(lines)
+
+
+def _changed(value: Any, draws: random.Random, pieces: tuple[str, ...]) -> Any:
+    odd = (None, True, -1, 2**70, 1e308, "x", "", [], {}, [[]], "\x1b[31m[/x]", *pieces)
+    if isinstance(value, dict) and value and draws.random() < 0.85:
+        key = draws.choice(list(value))
+        if draws.random() < 0.2:
+            return {name: each for name, each in value.items() if name != key}
+        return {**value, key: _changed(value[key], draws, pieces)}
+    if isinstance(value, list) and value and draws.random() < 0.7:
+        at = draws.randrange(len(value))
+        return [*value[:at], _changed(value[at], draws, pieces), *value[at + 1 :]]
+    return draws.choice(odd)
+
+
+def fuzz(subject: Subject, base: Path, cases: int, draws: random.Random, seconds: float = 60.0) -> Count:
+    """Damage and read `cases` times."""
+    good = base / f"{subject.name.replace(' ', '-')}-good"
+    good.mkdir(parents=True)
+    subject.make(good)
+    first = trial(lambda: subject.read(good), seconds)
+    assert first.kind == "result", f"{subject.name}: the good input gives {first}"
+    count = Count()
+    for number in range(cases):
+        folder = base / f"{subject.name.replace(' ', '-')}-{number}"
+        shutil.copytree(good, folder, symlinks=True)
+        targets = sorted(path for pattern in subject.files for path in folder.glob(pattern) if path.is_file())
+        target = draws.choice(targets)
+        content = target.read_bytes()
+        for _ in range(draws.choice((1, 1, 1, 2, 4))):
+            content = damaged(content, draws, subject.texts)
+        target.write_bytes(content)
+        before = set(_files(folder))
+        outcome = trial(lambda folder=folder: subject.read(folder), seconds)  # type: ignore[misc]
+        fault = _fault(outcome, set(_files(folder)) - before)
+        count.tried += 1
+        count.refused += outcome.kind == "refused"
+        if fault:
+            count.faults.append(f"{subject.name}, case {number} ({target.relative_to(folder)}): {fault}")
+            kept = base / "faults" / folder.name
+            shutil.copytree(folder, kept, symlinks=True)
+        shutil.rmtree(folder)
+    return count
+
+
+def _fault(outcome: Outcome, new: set[str]) -> str:
+    if not outcome.good:
+        return str(outcome)
+    stray = sorted(name for name in new if outcome.kind == "refused" or name.endswith((".partial", ".part")))
+    return f"stray files {stray[:3]}" if stray else ""
+
+
+def _files(folder: Path) -> Iterator[str]:
+    for here, _, names in os.walk(folder):
+        for name in names:
+            if name != ".lock":
+                yield os.path.relpath(os.path.join(here, name), folder)

@@ -1,0 +1,219 @@
+"""Kill a piece of work at any moment, take it up again, and compare with one that nobody killed.
+
+Each attempt runs in a fork of this process. It is ended by SIGKILL after a random time, or, where `strace` is there, at
+the n-th call of a chosen system call that changes a file: just before it takes effect, so that every state of the disk
+between two such calls is met.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+CALLS = (
+    *("write", "pwrite64", "writev", "openat", "rename", "renameat", "renameat2", "unlink", "unlinkat", "link"),
+    *("linkat", "symlink", "symlinkat", "mkdir", "mkdirat", "rmdir", "ftruncate", "fsync", "fdatasync", "chmod"),
+    *("fchmod", "fchmodat", "sendfile", "copy_file_range"),
+)
+"""System calls that change files or folders, or see them safely on the disk."""
+
+PATIENCE = 300.0
+"""Seconds that one attempt may take on a machine that is busy with other things."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Something that is killed: `act` in a prepared folder, `recover` in what is left, `check` against the good one."""
+
+    name: str
+    prepare: Callable[[Path], None]
+    act: Callable[[Path], None]
+    recover: Callable[[Path], None]
+    check: Callable[[Path, Path], None]
+    """check(folder, reference): AssertionError where something was lost."""
+
+
+@dataclass
+class Tally:
+    """What came of many kills."""
+
+    tried: int = 0
+    killed: int = 0
+    """Attempts that were still at work when the signal came."""
+    lost: int = 0
+    faults: tuple[str, ...] = ()
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            self.tried + other.tried, self.killed + other.killed, self.lost + other.lost, self.faults + other.faults
+        )
+
+
+def tracer() -> str | None:
+    """The path of strace, where it may trace."""
+    found = shutil.which("strace")
+    if found is None:
+        return None
+    tried = subprocess.run([found, "-e", "trace=none", "true"], capture_output=True, check=False)
+    return found if tried.returncode == 0 else None
+
+
+def reference(work: Work, base: Path) -> Path:
+    """The folder of the same work, done in peace."""
+    folder = base / f"{_plain(work.name)}-reference"
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        work.prepare(folder)
+        assert attempt(work.act, folder) == 0, f"{work.name} does not even work in peace"
+    return folder
+
+
+def attempt(function: Callable[[Path], None], folder: Path, watch: Callable[[int], None] | None = None) -> int:
+    """Run a function in a fork, told to go once `watch` (given its process) is ready. Its exit code, or -signal."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writer)
+        code = 1
+        try:
+            os.read(reader, 1)
+            _quiet()
+            function(folder)
+            code = 0
+        except BaseException as error:
+            (folder.parent / f"{folder.name}.error").write_text(f"{type(error).__name__}: {error}", "utf-8")
+        finally:
+            os._exit(code)
+    os.close(reader)
+    try:
+        if watch is not None:
+            watch(child)
+    finally:
+        os.close(writer)
+    limit = time.monotonic() + PATIENCE
+    while True:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > limit:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            raise AssertionError(f"{folder.name} hangs")
+        time.sleep(0.005)
+
+
+def _quiet() -> None:
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
+
+
+def calls_of(work: Work, base: Path, strace: str) -> Counter[str]:
+    """How often the work makes each of the calls."""
+    folder, log = base / f"{_plain(work.name)}-traced", base / f"{_plain(work.name)}.trace"
+    folder.mkdir(parents=True)
+    work.prepare(folder)
+    tracers: list[subprocess.Popen[bytes]] = []
+
+    def watch(child: int) -> None:
+        tracers.append(_attach(strace, child, ["-o", str(log), "-e", f"trace={','.join(map(_maybe, CALLS))}"]))
+
+    assert attempt(work.act, folder, watch) == 0
+    tracers[0].wait(timeout=60)
+    lines = log.read_text("utf-8", errors="replace").splitlines()
+    return Counter(found[1] for line in lines if (found := re.match(r"(?:\d+ +)?(\w+)\(", line)) and found[1] in CALLS)
+
+
+def _maybe(call: str) -> str:
+    return f"?{call}"  # strace passes over a call that this machine does not have
+
+
+def _attach(strace: str, child: int, options: list[str]) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen([strace, "-f", "-p", str(child), *options], stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    process.stderr.readline()  # "Process N attached"
+    return process
+
+
+def at_calls(work: Work, base: Path, strace: str, most: int, draws: random.Random) -> Tally:
+    """Kill at up to `most` of the calls, spread over all of them; every one where there are no more."""
+    counts = calls_of(work, base, strace)
+    places = [(call, number) for call, count in sorted(counts.items()) for number in range(1, count + 1)]
+    chosen = places if len(places) <= most else sorted(draws.sample(places, most))
+    total = Tally()
+    watchers: list[subprocess.Popen[bytes]] = []
+    for call, number in chosen:
+
+        def watch(child: int, call: str = call, number: int = number) -> None:
+            inject = f"inject={call}:signal=KILL:when={number}"
+            watchers.append(_attach(strace, child, ["-o", os.devnull, "-e", f"trace={call}", "-e", inject]))
+
+        total += _one(work, base, f"{call}-{number}", watch)
+        with suppress(subprocess.TimeoutExpired):
+            watchers.pop().wait(timeout=30)
+    return total
+
+
+def at_random(work: Work, base: Path, kills: int, draws: random.Random) -> Tally:
+    """Kill after random times up to that of the work done in peace."""
+    started = time.monotonic()
+    reference(work, base)
+    longest = max(0.05, time.monotonic() - started)
+    total = Tally()
+    killers: list[subprocess.Popen[bytes]] = []
+    for number in range(kills):
+
+        def watch(child: int, delay: float = draws.uniform(0, longest)) -> None:
+            killers.append(subprocess.Popen(["sh", "-c", f"sleep {delay:.3f}; kill -KILL {child}"], stderr=-3))
+
+        total += _one(work, base, f"random-{number}", watch)
+        killers.pop().kill()
+    return total
+
+
+def _one(work: Work, base: Path, label: str, watch: Callable[[int], None]) -> Tally:
+    good = reference(work, base)
+    folder = base / f"{_plain(work.name)}-{label}"
+    folder.mkdir(parents=True)
+    work.prepare(folder)
+    code = attempt(work.act, folder, watch)
+    fault = ""
+    if code not in (0, -signal.SIGKILL):
+        fault = "failed by itself"
+    elif code != 0 and attempt(work.recover, folder) != 0:
+        fault = "could not be taken up"
+    if fault:
+        note = folder.parent / f"{folder.name}.error"
+        fault += f": {note.read_text('utf-8')[:300]}" if note.exists() else ""
+    else:
+        try:
+            work.check(folder, good)
+        except AssertionError as error:
+            fault = str(error)[:300] or "differs"
+    if not fault:
+        shutil.rmtree(folder)
+    faults = (f"{work.name} at {label}: {fault}",) if fault else ()
+    return Tally(1, int(code != 0), len(faults), faults)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"\W+", "-", name)
+
+
+def works(names: list[str] | None = None) -> Iterator[Work]:
+    """All that is killed, or those of these names."""
+    from torture.works import all_works
+
+    for work in all_works():
+        if names is None or work.name in names:
+            yield work
