@@ -61,5 +61,5 @@ class InstantNet(nn.Module):
             if self.smoothing:
                 rows = (1 - self.smoothing) * rows + self.smoothing * self.references[near].mean(dim=1)
         if self.adapted:
-            rows = rows + (rows @ self.down.T + self.shift).relu() @ self.up.T  # type: ignore[operator]
+            rows = rows + (rows @ self.down.T + self.shift).relu() @ self.up.T
         return rows @ self.weight.T + self.bias, scores
