@@ -229,7 +229,8 @@ def preprocessing(facts: dict[str, Any], folder: Path) -> tuple[int, Channels, C
         size = _side(facts["crop_size"] if cropped else facts["size"])
         factor = float(facts.get("rescale_factor", 1 / 255)) if facts.get("do_rescale", True) else 1.0
         unit = 255 * factor  # the settings speak of pixel * factor, we of pixel / 255
-        mean, std = (0.0,) * 3, (1.0,) * 3
+        mean: tuple[float, ...] = (0.0,) * 3
+        std: tuple[float, ...] = (1.0,) * 3
         if facts.get("do_normalize", True):
             mean, std = _channels(facts["image_mean"]), _channels(facts["image_std"])
         mean, std = (tuple(each / unit for each in values) for values in (mean, std))

@@ -55,7 +55,8 @@ def weighed(places: Tensor, gradient: Tensor, size: int) -> np.ndarray:
 
 def _as_maps(tokens: Tensor) -> Tensor:
     side = math.isqrt(tokens.shape[1])
-    return tokens[:, -side * side :].transpose(1, 2).unflatten(2, (side, side))
+    places = tokens[:, -side * side :].transpose(1, 2)
+    return places.reshape(*places.shape[:2], side, side)
 
 
 @dataclass(frozen=True)

@@ -184,7 +184,7 @@ def test_what_cannot_be_answered_is_refused_in_a_sentence(
 def test_only_its_own_pages_and_programs_here_are_answered(
     server: Server, path: str, headers: dict[str, str], status: int
 ) -> None:
-    found, answered, _ = server.ask(path, **headers)
+    found, answered, _ = server.ask(path, "GET", None, **headers)
     assert found == status
     assert answered["x-content-type-options"] == "nosniff"
     assert "default-src 'none'" in answered["content-security-policy"]
