@@ -28,7 +28,7 @@ from scipy.stats import ttest_rel  # type: ignore[import-untyped]
 from osp.data.listing import list_images
 from osp.evaluate.metrics import detection
 from osp.nets.pretrained import efficientnet_lite0
-from osp.photos.estimates import calibration_error, weighted_quantile
+from osp.photos.estimates import calibration_error
 from osp.photos.features import compute
 from osp.photos.instant import Instant, fit_instant
 from osp.photos.learning import Ground, improve, learn, views_for
@@ -76,7 +76,6 @@ def one(
     scores, pile_scores = instant.ood_score(test), instant.ood_score(features[pile])
     probabilities, estimate, threshold = instant.predict_proba(known_test), instant.estimate, instant.threshold()
     at_95 = float(np.quantile(scores[belongs], 0.95))
-    held_out = weighted_quantile(instant.id_scores, instant.id_weights, 0.95) if labels > 1 else np.nan
     figures |= {
         "instant accuracy": accuracy(instant),
         "instant accuracy by cross-validation": estimate.accuracy if estimate else np.nan,
@@ -85,8 +84,6 @@ def one(
         "instant ECE": calibration_error(probabilities, truth) * 100,
         "known accepted": float((scores[belongs] <= threshold).mean() * 100),
         "foreign accepted": float((scores[~belongs] <= threshold).mean() * 100),
-        "known accepted by the cut of held-out photos alone": float((scores[belongs] <= held_out).mean() * 100),
-        "foreign accepted by the cut of held-out photos alone": float((scores[~belongs] <= held_out).mean() * 100),
         "foreign accepted by the cut that accepts 95 % of the known test photos": float(
             (scores[~belongs] <= at_95).mean() * 100
         ),

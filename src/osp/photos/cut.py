@@ -1,11 +1,11 @@
 """Where to cut between known and foreign photos by their OOD scores, which are larger for what is more foreign.
 
-Two things are known: scores of labelled images, each seen as if it had no label (few, but certainly known), and those
-of the pile (many, of unknown kind). With F and G the shares of known and of all pile images scored up to t, and p the
-share of the pile that is known, G(t) = p F(t) + (1 - p) H(t), H being that of the foreign ones. The threshold that
-accepts a share a of the known images is the mean of two estimates: the a-quantile of the held-out scores, and the score
-where G = p a + (1 - p) h, for a usual share h of foreign images that get in. The first varies much where labels are
-few, the second is wrong where h is; the mean is better than either.
+Labelled images, each seen as if it had no label, say it: the threshold that accepts a share a of the known images is
+the a-quantile of their scores. Where every class has one image there are none, and the pile has to say it. With G the
+share of pile images scored up to t, and p that of known ones among them, G = p a + (1 - p) h at the threshold, h being
+the share of foreign images that get in; p is taken as the share below Otsu's threshold, h as one half.
+
+The mean of both estimates was tried also where there are held-out scores (h = 0.3): docs/photos.md says why not.
 """
 
 from __future__ import annotations
@@ -19,24 +19,19 @@ from osp.errors import UserError
 from osp.parts import otsu_threshold
 from osp.photos.estimates import weighted_quantile
 
-LET_IN = 0.3
-"""h."""
-LET_IN_ALONE = 0.5
-"""h where nothing can be held out, and Otsu's threshold, which is too low as a rule, has to say what p is."""
-ENOUGH = 50
-"""Images of the pile from which on its scores have a say."""
+LET_IN = 0.5
+"""h: large, for Otsu's threshold is too low as a rule."""
 
 
 def threshold(accept: float, id_scores: np.ndarray, id_weights: np.ndarray, pile_scores: np.ndarray) -> float:
     """The score up to which an image is taken for a known one; infinite where there is nothing to tell by."""
     check_accept(accept)
-    own = weighted_quantile(id_scores, id_weights, accept) if len(id_scores) else None
-    if len(pile_scores) < (2 if own is None else ENOUGH):
-        return math.inf if own is None else own
+    if len(id_scores):
+        return weighted_quantile(id_scores, id_weights, accept)
+    if len(pile_scores) < 2:
+        return math.inf
     share = known_share(pile_scores, id_scores, id_weights)
-    let_in = LET_IN_ALONE if own is None else LET_IN
-    by_pile = float(np.quantile(pile_scores, accept * share + let_in * (1 - share)))
-    return by_pile if own is None else (own + by_pile) / 2
+    return float(np.quantile(pile_scores, accept * share + LET_IN * (1 - share)))
 
 
 def check_accept(accept: float) -> None:
