@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DEMO_METHOD = "osp"
 DEMO_LABELS = 5
 AFTER_YOU = 3.0
-"""Seconds that a process which lost another stays: the first that the launcher finds ended is what it calls the reason."""
+"""Seconds that a process which lost another stays: the launcher takes the first that has ended for the reason."""
 
 SET_HELP = "Any other setting (`osp settings` lists them), e.g. `--set lr=0.01`; repeatable."
 
