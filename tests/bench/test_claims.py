@@ -88,7 +88,9 @@ def test_of_two_machines_that_take_over_at_once_one_gives_way(
     here: Claims, there: Claims, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark = leave(Claims(here.folder, "gone"), "run", age=claims.SILENT + 30)
-    monkeypatch.setattr(claims.time, "sleep", lambda seconds: leave(there, "run"))  # the other is a moment later
+    monkeypatch.setattr(
+        "osp.bench.claims.time.sleep", lambda seconds: leave(there, "run")
+    )  # the other is a moment later
     with pytest.raises(UserError, match="busy"), here.hold("run", "busy"):
         pass
     assert '"there"' in mark.read_text()

@@ -7,6 +7,7 @@ import os
 import tarfile
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ def packed(folder: Path, images: np.ndarray, per_shard: int) -> Path:
     """Shards as WebDataset has them: an image and its caption under one key."""
     folder.mkdir(exist_ok=True)
     for number, first in enumerate(range(0, len(images), per_shard)):
-        files = {}
+        files: dict[str, bytes] = {}
         for row in range(first, min(first + per_shard, len(images))):
             files |= {f"{row:06d}.png": png(images[row]), f"{row:06d}.txt": b"a caption"}
         pack(folder / f"pool-{number:04d}.tar", files)
@@ -50,7 +51,7 @@ def packed(folder: Path, images: np.ndarray, per_shard: int) -> Path:
 
 
 def images_in(folder: Path) -> ByRow:
-    found = load("shards", folder, size=SIDE)[0].images
+    found: Any = load("shards", folder, size=SIDE)[0].images
     assert isinstance(found, ByRow)
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import platform
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -89,11 +90,12 @@ class Coarse(nn.Module):
 def train(fields, name):
     return engine_train(Recipe(**json.loads(fields)), Path(out) / name, network=Coarse())
 
-train(first, "first")  # whatever is imported or set up on first use
-ctypes.CDLL(None).malloc_trim(0)
-line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData"))
-limit = int(line.split()[1]) * 1024 + room
-resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+if room:
+    train(first, "first")  # whatever is imported or set up on first use
+    ctypes.CDLL(None).malloc_trim(0)
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData"))
+    limit = int(line.split()[1]) * 1024 + room
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 try:
     np.ones((count, 3, side, side), np.uint8)
     print("the pool fits into memory")
@@ -102,24 +104,42 @@ except MemoryError:
 """
 
 
-@pytest.mark.skipif(
+needs_linux = pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc" or not Path("/proc/self/status").exists(), reason="asks Linux for its memory"
 )
+
+
+def trained(folder: Path, side: int, count: int, room: int, *limit: str) -> None:
+    """Train on so many images in a process with `room` bytes beside its own needs, or under the command `limit`."""
+    data = labeled_folder(folder / "data", side)
+    few, many = shard_folder(folder / "few", 40, side, 20), shard_folder(folder / "many", count, side, 500)
+    recipes = [json.dumps(recipe(data, shards, side).asked()) for shards in (few, many)]
+    command = [*limit, sys.executable, "-c", CHILD, *recipes, str(folder / "runs"), str(side), str(count), str(room)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1500, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= count, done.stdout
+    lines = RunFolder(folder / "runs" / "second").read_metrics()
+    assert sum("kept_share" in line for line in lines) >= 3  # so often the pool was cut anew
+    pool = Predictions.load(folder / "runs" / "second" / "predictions.npz").pool
+    assert len(pool.ids) >= count
+    assert np.isfinite(pool.scores["matching"]).all()
+
+
+@needs_linux
 def test_a_whole_run_with_refreshes_in_less_memory_than_the_pool_takes_up(tmp_path: Path) -> None:
     side, count, room = 48, 5000, 26 << 20
     assert count * 3 * side * side > 1.2 * room
-    data = labeled_folder(tmp_path / "data", side)
-    few, many = shard_folder(tmp_path / "few", 40, side, 20), shard_folder(tmp_path / "many", count, side, 500)
-    recipes = [json.dumps(recipe(data, shards, side).asked()) for shards in (few, many)]
-    command = [sys.executable, "-c", CHILD, *recipes, str(tmp_path / "runs"), str(side), str(count), str(room)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= count, done.stdout
-    lines = RunFolder(tmp_path / "runs" / "second").read_metrics()
-    assert sum("kept_share" in line for line in lines) >= 3  # so often the pool was cut anew
-    pool = Predictions.load(tmp_path / "runs" / "second" / "predictions.npz").pool
-    assert len(pool.ids) >= count
-    assert np.isfinite(pool.scores["matching"]).all()
+    trained(tmp_path, side, count, room)
+
+
+@needs_linux
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(shutil.which("prlimit") is None, reason="needs prlimit")
+def test_a_pool_larger_than_the_limit_on_all_memory_of_the_process(tmp_path: Path) -> None:
+    side, count, limit = 224, 4500, 620 << 20  # Python and torch take up two thirds of it
+    assert count * 3 * side * side > limit
+    trained(tmp_path, side, count, 0, "prlimit", f"--data={limit}")
 
 
 def test_a_run_on_shards_that_was_stopped_goes_on_as_if_it_had_not_been(
