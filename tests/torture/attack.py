@@ -141,12 +141,8 @@ def _page(base: Path) -> str:
     path = base / "run/result.json"
     fields = json.loads(path.read_text("utf-8"))
     evil = "<script>alert(1)</script><img src=x onerror=alert(1)>"
-    fields |= {
-        "class_names": [evil] * len(fields["class_names"]),
-        "warnings": [evil],
-        "method": evil,
-        "data_variant": evil,
-    }
+    fields |= {"class_names": [evil] * len(fields["class_names"]), "warnings": [evil]}
+    fields |= {"method": evil, "data_variant": evil}
     path.write_text(json.dumps(fields), "utf-8")
     page = write_report(base / "run", None, base / "report.html").read_text("utf-8")
     return "markup reached the page" if "<script>alert" in page or "<img src=x" in page else ""

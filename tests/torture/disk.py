@@ -41,9 +41,8 @@ def full_disk(base: Path, kilobytes: int) -> str:
     )
     small, kept = base / "small", _made(base / "kept")
     small.mkdir()
-    script = (
-        f'mount -t tmpfs -o size={kilobytes}k none "$1" && "$2" -c "$3" "$1"; code=$?; cp -r "$1"/. "$4"; exit $code'
-    )
+    mount = f'mount -t tmpfs -o size={kilobytes}k none "$1"'
+    script = mount + ' && "$2" -c "$3" "$1"; code=$?; cp -r "$1"/. "$4"; exit $code'
     command = ["unshare", "-rm", "sh", "-c", script, "sh", str(small), sys.executable, program, str(kept)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
     if "Traceback" in done.stderr or done.returncode not in (0, 2):
@@ -78,16 +77,8 @@ def vanished(base: Path) -> str:
     """A run whose images are gone is refused with a sentence, and goes on when they are back."""
     base.mkdir(parents=True)
     _images(base)
-    asked = Recipe(
-        data="folder",
-        data_dir=str(base / "photos"),
-        method="supervised",
-        scale="demo",
-        steps=2,
-        threads=1,
-        image_size=16,
-    )
-    asked = asked.changed(labels_per_class=2, options={"batch": 2})
+    asked = Recipe(data="folder", data_dir=str(base / "photos"), method="supervised", scale="demo", steps=2, threads=1)
+    asked = asked.changed(image_size=16, labels_per_class=2, options={"batch": 2})
     try:
         train(asked, base / "run")
         RunFolder(base / "run").result.unlink()

@@ -103,7 +103,7 @@ class Loop:
                     self.whole = True
                     if stopped() or self.save_due(now - saved) or self.at.done == total:
                         save_run(self)
-                        saved = time.monotonic()
+                        self.whole, saved = False, time.monotonic()  # not once more, should something fail here
                     if stopped() and self.at.done < total:
                         raise Interrupted
                     now = time.monotonic()
