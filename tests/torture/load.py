@@ -69,8 +69,5 @@ def training(base: Path, steps: int) -> str:
     late = np.array(watch.seen[len(watch.seen) // 2 :])
     memory, files = (float(np.polyfit(late[:, 0], late[:, column], 1)[0]) * 1000 for column in (1, 2))
     print(f"  train: {steps:,} steps, {memory:+.3f} MB and {files:+.4f} open files per 1,000 steps")
-    return (
-        ""
-        if memory * steps / 1000 < GROWTH and abs(files) * steps / 1000 < 2
-        else f"{memory=} {files=} per 1,000 steps"
-    )
+    flat = memory * steps / 1000 < GROWTH and abs(files) * steps / 1000 < 2
+    return "" if flat else f"{memory=} {files=} per 1,000 steps"
