@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help demo test test-all lint mutants bench install clean
+.PHONY: help demo test test-all lint mutants torture bench install clean
 
 help:
 	@echo "make demo      train on embedded digits, in seconds after the install"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-all  all tests"
 	@echo "make lint      style, types, direction of imports"
 	@echo "make mutants   break the code one wire at a time: do the tests notice? (long)"
+	@echo "make torture   kill, fuzz and attack it (under two hours)"
 	@echo "make bench     speed and tables"
 	@echo "make install   only make the environment in $(VENV)"
 	@echo "make clean     remove $(VENV) and caches; runs/ stays"
@@ -35,6 +36,9 @@ lint: $(INSTALLED)
 
 mutants: $(INSTALLED)
 	$(BIN)/python scripts/mutants.py
+
+torture: $(INSTALLED)
+	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m torture
 
 bench: $(INSTALLED)
 	$(BIN)/osp bench speed

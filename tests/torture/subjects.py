@@ -235,23 +235,8 @@ def _sorted(folder: Path) -> None:
     sort_pile([Decision(str(file), "cat", 0.9, 0.1, True) for file in files], folder / "out", "copy")
 
 
-ARGUMENTS = [
-    "train",
-    "--data",
-    "digits",
-    "--scale",
-    "demo",
-    "--steps",
-    "2",
-    "--set",
-    "threads=1",
-    "--set",
-    "batch=8",
-    "--method",
-    "supervised",
-    "--out",
-    "run",
-]
+WORDS = "--scale demo --steps 2 --set threads=1 --set batch=8 --method supervised --out run"
+ARGUMENTS = ["train", "--data", "digits", *WORDS.split()]
 
 
 def _arguments(folder: Path) -> None:

@@ -69,7 +69,7 @@ def train(
         str | None, typer.Option(help="Folder of the data; else OSP_DATA, else your cache folder.")
     ] = None,
     ood_data: Annotated[
-        str | None, typer.Option(help="Another data set in the pool; `pile` for your own unsorted images.")
+        str | None, typer.Option(help="Another data set in the pool; `pile` or `shards` for your own unsorted images.")
     ] = None,
     ood_dir: Annotated[str | None, typer.Option(help="Folder of --ood-data, if it is not --data-dir.")] = None,
     method: Annotated[str | None, typer.Option(help="Method; `osp methods` lists them. Or a file: ./mine.py")] = None,

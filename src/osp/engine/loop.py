@@ -105,7 +105,7 @@ class Loop:
                     stops, saves = any_rank(stopped(), first() and self.save_due(now - saved))
                     if stops or saves or self.at.done == total:
                         save_run(self)
-                        saved = time.monotonic()
+                        self.whole, saved = False, time.monotonic()  # not once more, should something fail here
                     if stops and self.at.done < total:
                         meet()  # whoever leaves first ends the others, and one of them is still writing
                         raise Interrupted

@@ -94,7 +94,7 @@ def test_a_cut_plain_file_gives_expected_and_found_sizes(tmp_path: Path) -> None
         (FILES[1], _idx(np.full(12, 10, np.uint8)), "label 10"),
         (FILES[0], b"\x89PNG and so on, long enough for a header", "not an idx file"),
         (FILES[0], struct.pack(">BBBB3I", 0, 0, 8, 3, 2**32 - 1, 2**32 - 1, 28), "damaged"),
-        (FILES[0], _idx(np.zeros((12, 28, 28), np.uint8)) + b"more", "more were found"),
+        (FILES[0], _idx(np.zeros((12, 28, 28), np.uint8)) + b"more", "9,428 were found"),
         (FILES[2], _idx(np.zeros((0, 28, 28), np.uint8)), "no image"),
     ],
 )

@@ -1,0 +1,101 @@
+"""`make torture`: every harness for long, and one table of what was tried and what was lost.
+
+cd tests && python -m torture                     all of it, under two hours on two cores
+cd tests && python -m torture --kills 5 --cases 20 kill fuzz
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="torture", description=__doc__)
+    parser.add_argument("parts", nargs="*", default=["kill", "disk", "fuzz", "attack", "load"])
+    parser.add_argument("--kills", type=int, default=25, help="kills of each kind per piece of work")
+    parser.add_argument("--cases", type=int, default=1000, help="damaged inputs of each kind")
+    parser.add_argument("--images", type=int, default=100_000, help="images that osp predict looks at")
+    parser.add_argument("--steps", type=int, default=20_000, help="training steps whose memory is watched")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", type=Path, help="folder for what failed; else a temporary one")
+    given = parser.parse_args()
+    torch.set_num_threads(1)  # forks of a process whose threads have begun would wait for them for ever
+    base = Path(tempfile.mkdtemp(prefix="osp-torture-")) if given.keep is None else given.keep
+    os.environ["OSP_CACHE"], os.environ["OSP_MIRROR"] = str(base / "cache"), "http://127.0.0.1:9"
+    import lightning_fabric  # noqa: F401 - before the forks, so that none of them imports it again
+    import sklearn.metrics  # noqa: F401
+
+    import osp.report.page  # noqa: F401
+
+    faults: list[str] = []
+    print(f"In {base}\n{'what':<32}{'tried':>8}{'lost':>8}{'seconds':>10}", flush=True)
+    for part in given.parts:
+        for name, tried, found, seconds in PARTS[part](base / part, given):
+            faults += found
+            print(f"{name:<32}{tried:>8,}{len(found):>8}{seconds:>10.0f}", flush=True)
+    for fault in faults:
+        print(f"\n{fault}")
+    return 1 if faults else 0
+
+
+def kill(base, given):  # type: ignore[no-untyped-def]
+    from torture.kill import at_calls, at_random, tracer, works
+
+    draws, strace = random.Random(given.seed), tracer()
+    if strace is None:
+        print("strace is not there: kills at random moments only")
+    for work in works():
+        started = time.monotonic()
+        found = at_random(work, base, given.kills, draws)
+        if strace is not None:
+            found += at_calls(work, base, strace, given.kills, draws)
+        yield f"kill: {work.name}", found.tried, list(found.faults), time.monotonic() - started
+
+
+def fuzz(base, given):  # type: ignore[no-untyped-def]
+    from torture.fuzz import fuzz as attack
+    from torture.subjects import subjects
+
+    for subject in subjects():
+        started = time.monotonic()
+        found = attack(subject, base, given.cases, random.Random(given.seed))
+        yield f"fuzz: {subject.name}", found.tried, found.faults, time.monotonic() - started
+
+
+def each(cases, prefix):  # type: ignore[no-untyped-def]
+    for name, case in cases:
+        started = time.monotonic()
+        fault = case()
+        yield f"{prefix}: {name}", 1, [f"{prefix}: {name}: {fault}"] if fault else [], time.monotonic() - started
+
+
+def disk(base, given):  # type: ignore[no-untyped-def]
+    from torture.disk import cases
+
+    yield from each(cases(base), "disk")
+
+
+def attack(base, given):  # type: ignore[no-untyped-def]
+    from torture.attack import cases
+
+    yield from each(cases(base), "attack")
+
+
+def load(base, given):  # type: ignore[no-untyped-def]
+    from torture.load import cases
+
+    yield from each(cases(base, given.images, given.steps), "load")
+
+
+PARTS = {"kill": kill, "disk": disk, "fuzz": fuzz, "attack": attack, "load": load}
+
+if __name__ == "__main__":
+    sys.exit(main())

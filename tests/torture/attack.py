@@ -1,0 +1,148 @@
+"""Files made to do harm: each must be refused, or shown harmlessly, without running, following or filling anything."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import struct
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from PIL import Image
+
+from osp.data.archives import extract
+from osp.data.decode import Unreadable, decode
+from osp.data.unpickle import load_plain
+from osp.engine.checkpoint import load_checkpoint
+from osp.errors import UserError
+from osp.photos.sorting import Decision, sort_pile
+from osp.recipe import Recipe
+from torture.trial import trial
+from torture.works import _finished
+
+MARK = "touched"
+"""A file that malicious content tries to make."""
+
+
+class _Evil:
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (open, (str(self.target), "w"))
+
+
+def cases(base: Path) -> Iterator[tuple[str, Callable[[], str]]]:
+    base.mkdir(parents=True)
+    for protocol in range(6):
+        yield f"pickle, protocol {protocol}", lambda p=protocol: _refused(base, _pickle, p)  # type: ignore[misc]
+    for text in ("!!python/object/apply:os.system [touch touched]", "&a [*a, *a]", "[" * 5000, "{<<: {<<: {}}}"):
+        yield f"YAML {text[:20]!r}", lambda t=text: _refused(base, _yaml, t)  # type: ignore[misc]
+    for length in (2**63, 2**40, 100_000_001, 8, 0):
+        yield f"safetensors header of {length}", lambda n=length: _refused(base, _safetensors, n)  # type: ignore[misc]
+    for name in ("../touched", "/tmp/osp-touched", "set/../../touched", "link", "device", "bomb"):
+        yield f"tar {name}", lambda n=name: _refused(base, _tar, n)  # type: ignore[misc]
+        yield f"zip {name}", lambda n=name: _refused(base, _zip, n)  # type: ignore[misc]
+    for mode in ("RGBA", "F", "P", "L", "RGB"):
+        yield f"image bomb {mode}", lambda m=mode: _refused(base, _image, m)  # type: ignore[misc]
+    yield "file names in sorted.csv", lambda: _names(base / "names")
+    yield "names in report.html", lambda: _page(base / "page")
+
+
+def _refused(base: Path, make: Callable[..., Callable[[], object]], *given: object) -> str:
+    folder = base / f"{make.__name__}-{abs(hash(given))}"
+    folder.mkdir()
+    read = make(folder, *given)
+    outcome = trial(read, seconds=120)
+    if outcome.kind != "refused":
+        return str(outcome)
+    stray = [path for path in (folder / MARK, folder.parent / MARK, Path("/tmp/osp-touched")) if path.exists()]
+    return f"made {stray}" if stray else ""
+
+
+def _pickle(folder: Path, protocol: int) -> Callable[[], object]:
+    (folder / "batch").write_bytes(pickle.dumps({"data": _Evil(folder / MARK)}, protocol))
+    return lambda: load_plain(folder / "batch")
+
+
+def _yaml(folder: Path, text: str) -> Callable[[], object]:
+    (folder / "recipe.yaml").write_text(f"options: {text}\n", "utf-8")
+    return lambda: Recipe.read(folder / "recipe.yaml")
+
+
+def _safetensors(folder: Path, length: int) -> Callable[[], object]:
+    header = json.dumps({"a": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", length) + header)
+    return lambda: load_checkpoint(folder / "model.safetensors")
+
+
+def _tar(folder: Path, name: str) -> Callable[[], object]:
+    with tarfile.open(folder / "set.tar.gz", "w:gz") as archive:
+        member = tarfile.TarInfo(name if "touched" in name else "set/x")
+        if name == "link":
+            member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        elif name == "device":
+            member.type = tarfile.CHRTYPE
+        member.size = 10**8 if name == "bomb" else 0
+        archive.addfile(member, io.BytesIO(bytes(member.size)))
+    return lambda: _unpack(folder / "set.tar.gz")
+
+
+def _zip(folder: Path, name: str) -> Callable[[], object]:
+    with zipfile.ZipFile(folder / "set.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        member = zipfile.ZipInfo(name if "touched" in name else "set/x")
+        kinds = {"link": 0o120777, "device": 0o020666}
+        member.external_attr = kinds.get(name, 0o100644) << 16
+        member.compress_type = zipfile.ZIP_DEFLATED
+        archive.writestr(member, bytes(10**8) if name == "bomb" else b"x")
+    return lambda: _unpack(folder / "set.zip")
+
+
+def _unpack(archive: Path) -> object:
+    from osp.data import archives
+
+    archives.LARGEST = 10**7  # the limit itself is 16 GB, which nobody wants to write in a test
+    return extract(archive, archive.parent, "set")
+
+
+def _image(folder: Path, mode: str) -> Callable[[], object]:
+    Image.new(mode, (13_000, 13_000)).save(folder / ("a.tif" if mode == "F" else "a.png"))
+
+    def read() -> object:
+        try:
+            return decode(str(next(folder.glob("a.*"))), 32)
+        except Unreadable as reason:
+            raise UserError(str(reason)) from None
+
+    return read
+
+
+NAMES = ("=cmd|' /C calc'!A0.jpg", "+1.jpg", "@x.jpg", "-2+3.jpg", "<script>alert(1)<", "a\nb.jpg", "\x1b[2J.jpg")
+
+
+def _names(base: Path) -> str:
+    (base / "pile").mkdir(parents=True)
+    files = [base / "pile" / name.replace("/", "_") for name in NAMES]
+    for file in files:
+        file.write_bytes(b"x")
+    sort_pile([Decision(file.name, "=cat()", 0.9, 0.1, True) for file in files], base / "out", "csv")
+    cells = [cell for line in (base / "out/sorted.csv").read_text("utf-8").split("\n") for cell in line.split(",")]
+    return next((f"the cell {cell!r}" for cell in cells if cell.lstrip('"')[:1] in ("=", "+", "@", "\t")), "")
+
+
+def _page(base: Path) -> str:
+    from osp.report.page import write_report
+
+    base.mkdir(parents=True)
+    _finished(base)
+    path = base / "run/result.json"
+    fields = json.loads(path.read_text("utf-8"))
+    evil = "<script>alert(1)</script><img src=x onerror=alert(1)>"
+    fields |= {"class_names": [evil] * len(fields["class_names"]), "warnings": [evil]}
+    fields |= {"method": evil, "data_variant": evil}
+    path.write_text(json.dumps(fields), "utf-8")
+    page = write_report(base / "run", None, base / "report.html").read_text("utf-8")
+    return "markup reached the page" if "<script>alert" in page or "<img src=x" in page else ""
