@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,7 @@ from small_backbone import small_backbone
 
 from osp.errors import UserError
 from osp.photos import backbones
-from osp.photos.fit import Fit, fit, without_gain
+from osp.photos.fit import Fit, _with_time_left, fit, without_gain
 from osp.photos.model import load_model
 
 COLORS = {"red": (200, 40, 40), "blue": (40, 40, 200), "green": (40, 200, 40)}
@@ -248,3 +251,15 @@ def test_it_is_said_where_the_pile_does_not_help(folders: Path) -> None:
     other = replace(one, balanced_accuracy=1)
     assert without_gain(other, one) == without_gain(None, one) == ""
     assert "does not help" in without_gain(one, other)
+
+
+def test_the_time_left_is_that_of_the_features_not_of_reading_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(0, 2)
+    monkeypatch.setattr(sys.modules["osp.photos.fit"], "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    said: list[str] = []
+    report = _with_time_left(None, said.append)
+    for text, lines in (("Reading files", 0), ("Features (plain)", 1)):
+        for done in (1, 5, 9):
+            report(done, 10, text)
+        assert len(said) == lines
+    assert said[0].startswith("10 photos are new; about ")

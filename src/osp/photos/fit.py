@@ -206,7 +206,7 @@ def _with_time_left(progress: Progress | None, say: Callable[[str], None]) -> Pr
         nonlocal told
         since, first = begun.setdefault(text, (time.monotonic(), done))
         passed = time.monotonic() - since
-        if not told and passed > 3 and first < done < total:
+        if not told and text.startswith("Features") and passed > 3 and first < done < total:  # not while files are read
             told = True
             left = passed * (total - done) / (done - first)
             say(f"{total:,} photos are new; about {_duration(left)} to go. Stopping loses nothing: start it again.")
