@@ -52,20 +52,19 @@ SETTINGS += ["--set", "device=cpu", "--set", "batch=8", "--set", "log_every=1", 
 def osp(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "osp", "train", *arguments]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=500, env={**os.environ, "OSP_TIMEOUT": "60", **environment}
+        command, capture_output=True, text=True, timeout=500, env={**os.environ, "OSP_TIMEOUT": "200", **environment}
     )
 
 
 def test_a_rank_that_is_killed_ends_the_run_with_the_reason_and_it_goes_on_with_another_number(tmp_path: Path) -> None:
     mine, shared, alone = tmp_path / "mine.py", tmp_path / "shared", tmp_path / "alone"
     mine.write_text(MINE)
-    began = time.monotonic()
     dead = osp(*SETTINGS, "--method", str(mine), "--out", str(shared), "--devices", "2", DIES="killed")
     assert dead.returncode == 2, dead.stderr
     assert "Rank 1 of the run was ended by SIGKILL" in dead.stderr
     assert f"Continue with: osp train --out {shared} --resume --devices 2" in dead.stderr
     assert "Traceback" not in dead.stderr
-    assert time.monotonic() - began < 300
+    assert time.time() - (shared / "metrics.jsonl").stat().st_mtime < 100  # and not only after the time limit
     assert not (shared / "result.json").exists()
 
     recipe = Recipe(

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 DEMO_METHOD = "osp"
 DEMO_LABELS = 5
-AFTER_YOU = 3.0
-"""Seconds that a process which lost another stays: the launcher takes the first that has ended for the reason."""
+AFTER_YOU = 30.0
+"""Seconds that a process which lost another stays, unless the launcher ends it: that takes the first that has ended for
+the reason, and on a busy machine it looks late."""
 
 SET_HELP = "Any other setting (`osp settings` lists them), e.g. `--set lr=0.01`; repeatable."
 
