@@ -172,14 +172,14 @@ def test_every_missing_set_says_which_file_to_put_where(name: str, tmp_path: Pat
 
 
 def test_a_file_far_too_large_is_refused(server: _Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "LARGEST", 1000)
+    monkeypatch.setattr(downloads, "LARGEST", 1000)
     with pytest.raises(UserError, match="not the published file"):
-        download.fetch(GOOD, tmp_path, base_url=server.url)
+        fetch(GOOD, tmp_path, base_url=server.url)
     assert not any(tmp_path.iterdir())
 
 
 def test_a_server_that_crawls_is_given_up(server: _Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "SLOWEST", 10**15)
-    monkeypatch.setattr(download, "WINDOW", 0.0)
+    monkeypatch.setattr(downloads, "SLOWEST", 10**15)
+    monkeypatch.setattr(downloads, "WINDOW", 0.0)
     with pytest.raises(UserError, match="bytes per second"):
-        download.fetch(GOOD, tmp_path, base_url=server.url)
+        fetch(GOOD, tmp_path, base_url=server.url)
