@@ -99,13 +99,8 @@ def load(base: Path, given: argparse.Namespace) -> Iterator[Row]:
     yield from each(cases(base, given.images, given.steps), "load")
 
 
-PARTS: dict[str, Callable[[Path, argparse.Namespace], Iterator[Row]]] = {
-    "kill": kill,
-    "disk": disk,
-    "fuzz": fuzz,
-    "attack": attack,
-    "load": load,
-}
+Part = Callable[[Path, argparse.Namespace], Iterator[Row]]
+PARTS: dict[str, Part] = {"kill": kill, "disk": disk, "fuzz": fuzz, "attack": attack, "load": load}
 
 if __name__ == "__main__":
     sys.exit(main())
