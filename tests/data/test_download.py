@@ -169,3 +169,17 @@ def test_every_missing_set_says_which_file_to_put_where(name: str, tmp_path: Pat
     assert remote.file in str(error.value)
     assert str(tmp_path / remote.folder) in str(error.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_far_too_large_is_refused(server: _Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(downloads, "LARGEST", 1000)
+    with pytest.raises(UserError, match="not the published file"):
+        fetch(GOOD, tmp_path, base_url=server.url)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_server_that_crawls_is_given_up(server: _Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(downloads, "SLOWEST", 10**15)
+    monkeypatch.setattr(downloads, "WINDOW", 0.0)
+    with pytest.raises(UserError, match="bytes per second"):
+        fetch(GOOD, tmp_path, base_url=server.url)

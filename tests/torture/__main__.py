@@ -12,9 +12,13 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
+
+Row = tuple[str, int, list[str], float]
+"""What was tried, how often, the faults, and the seconds it took."""
 
 
 def main() -> int:
@@ -46,7 +50,7 @@ def main() -> int:
     return 1 if faults else 0
 
 
-def kill(base, given):  # type: ignore[no-untyped-def]
+def kill(base: Path, given: argparse.Namespace) -> Iterator[Row]:
     from torture.kill import at_calls, at_random, tracer, works
 
     draws, strace = random.Random(given.seed), tracer()
@@ -60,7 +64,7 @@ def kill(base, given):  # type: ignore[no-untyped-def]
         yield f"kill: {work.name}", found.tried, list(found.faults), time.monotonic() - started
 
 
-def fuzz(base, given):  # type: ignore[no-untyped-def]
+def fuzz(base: Path, given: argparse.Namespace) -> Iterator[Row]:
     from torture.fuzz import fuzz as attack
     from torture.subjects import subjects
 
@@ -70,32 +74,33 @@ def fuzz(base, given):  # type: ignore[no-untyped-def]
         yield f"fuzz: {subject.name}", found.tried, found.faults, time.monotonic() - started
 
 
-def each(cases, prefix):  # type: ignore[no-untyped-def]
+def each(cases: Iterable[tuple[str, Callable[[], str]]], prefix: str) -> Iterator[Row]:
     for name, case in cases:
         started = time.monotonic()
         fault = case()
         yield f"{prefix}: {name}", 1, [f"{prefix}: {name}: {fault}"] if fault else [], time.monotonic() - started
 
 
-def disk(base, given):  # type: ignore[no-untyped-def]
+def disk(base: Path, given: argparse.Namespace) -> Iterator[Row]:
     from torture.disk import cases
 
     yield from each(cases(base), "disk")
 
 
-def attack(base, given):  # type: ignore[no-untyped-def]
+def attack(base: Path, given: argparse.Namespace) -> Iterator[Row]:
     from torture.attack import cases
 
     yield from each(cases(base), "attack")
 
 
-def load(base, given):  # type: ignore[no-untyped-def]
+def load(base: Path, given: argparse.Namespace) -> Iterator[Row]:
     from torture.load import cases
 
     yield from each(cases(base, given.images, given.steps), "load")
 
 
-PARTS = {"kill": kill, "disk": disk, "fuzz": fuzz, "attack": attack, "load": load}
+Part = Callable[[Path, argparse.Namespace], Iterator[Row]]
+PARTS: dict[str, Part] = {"kill": kill, "disk": disk, "fuzz": fuzz, "attack": attack, "load": load}
 
 if __name__ == "__main__":
     sys.exit(main())

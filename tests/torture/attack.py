@@ -39,7 +39,7 @@ def cases(base: Path) -> Iterator[tuple[str, Callable[[], str]]]:
     base.mkdir(parents=True)
     for protocol in range(6):
         yield f"pickle, protocol {protocol}", lambda p=protocol: _refused(base, _pickle, p)  # type: ignore[misc]
-    for text in ("!!python/object/apply:os.system [touch touched]", "&a [*a, *a]", "[" * 5000, "{<<: {<<: {}}}"):
+    for text in ("!!python/object/apply:os.system [touch touched]", "&a [*a, *a]", "[" * 5000, "{<<: *x}"):
         yield f"YAML {text[:20]!r}", lambda t=text: _refused(base, _yaml, t)  # type: ignore[misc]
     for length in (2**63, 2**40, 100_000_001, 8, 0):
         yield f"safetensors header of {length}", lambda n=length: _refused(base, _safetensors, n)  # type: ignore[misc]

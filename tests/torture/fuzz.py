@@ -63,6 +63,8 @@ TEXTS = (
 
 def damaged(content: bytes, draws: random.Random, pieces: tuple[str, ...] = ()) -> bytes:
     """One mutation: bits, bytes, cuts, repetitions, numbers, words."""
+    if draws.random() < 0.7 and (text := _as_text(content)) is not None:
+        return _other_value(content, draws, pieces) or _other_lines(text, draws, pieces)
     kind = draws.randrange(9)
     if not content or kind == 0:
         return bytes(draws.randrange(256) for _ in range(draws.randrange(64)))
@@ -91,6 +93,32 @@ def damaged(content: bytes, draws: random.Random, pieces: tuple[str, ...] = ()) 
     return bytes(data)
 
 
+def _as_text(content: bytes) -> str | None:
+    """A text of ours; most damage to its bytes would be refused as no text, and its values never met."""
+    try:
+        text = content[:100_000].decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    return text if (len(content) <= 100_000 and text.isprintable()) or ("\n" in text and "\0" not in text) else None
+
+
+def _other_lines(text: str, draws: random.Random, pieces: tuple[str, ...]) -> bytes:
+    """Lines left out, doubled, in another place, or with another piece inside."""
+    lines = text.split("\n")
+    at, other = draws.randrange(len(lines)), draws.randrange(len(lines))
+    choice = draws.randrange(4)
+    if choice == 0:
+        del lines[at]
+    elif choice == 1:
+        lines.insert(other, lines[at])
+    elif choice == 2:
+        lines[at], lines[other] = lines[other], lines[at]
+    else:
+        place = draws.randrange(len(lines[at]) + 1)
+        lines[at] = lines[at][:place] + draws.choice((*NUMBERS, *pieces, "[/x]", "~nouser", "=")) + lines[at][place:]
+    return "\n".join(lines).encode("utf-8", "surrogatepass")
+
+
 def _other_value(content: bytes, draws: random.Random, pieces: tuple[str, ...]) -> bytes | None:
     """A JSON or YAML text in which one value is another, so that it still parses."""
     try:
@@ -104,13 +132,13 @@ def _other_value(content: bytes, draws: random.Random, pieces: tuple[str, ...]) 
     if not places or len(content) > 100_000:
         return None
     place = draws.choice(places)
-    value = draws.choice((*NUMBERS, *TEXTS, *pieces)).encode("utf-8", "surrogatepass")
+    value = draws.choice((*NUMBERS, "[/x]", "../../x", "a" * 5000, "~nouser", *pieces)).encode("utf-8", "surrogatepass")
     lines[place] = lines[place].split(b": ")[0] + b": " + value
     return b"\n".join(lines)
 
 
 def _changed(value: Any, draws: random.Random, pieces: tuple[str, ...]) -> Any:
-    odd = (None, True, -1, 2**70, 1e308, "x", "", [], {}, [[]], "\x1b[31m[/x]", *pieces)
+    odd: tuple[Any, ...] = (None, True, -1, 2**70, 1e308, "x", "", [], {}, [[]], "\x1b[31m[/x]", *pieces)
     if isinstance(value, dict) and value and draws.random() < 0.85:
         key = draws.choice(list(value))
         if draws.random() < 0.2:
@@ -122,12 +150,14 @@ def _changed(value: Any, draws: random.Random, pieces: tuple[str, ...]) -> Any:
     return draws.choice(odd)
 
 
-def fuzz(subject: Subject, base: Path, cases: int, draws: random.Random, seconds: float = 60.0) -> Count:
+def fuzz(subject: Subject, base: Path, cases: int, draws: random.Random, seconds: float = 300.0) -> Count:
     """Damage and read `cases` times."""
     good = base / f"{subject.name.replace(' ', '-')}-good"
     good.mkdir(parents=True)
     subject.make(good)
-    first = trial(lambda: subject.read(good), seconds)
+    once = base / f"{good.name}-read"  # a copy: reading may finish a run, or undo a sort
+    shutil.copytree(good, once, symlinks=True)
+    first = trial(lambda: subject.read(once), seconds)
     assert first.kind == "result", f"{subject.name}: the good input gives {first}"
     count = Count()
     for number in range(cases):

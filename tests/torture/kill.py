@@ -118,20 +118,30 @@ def _quiet() -> None:
         os.dup2(nowhere, stream)
 
 
-def calls_of(work: Work, base: Path, strace: str) -> Counter[str]:
-    """How often the work makes each of the calls."""
+def calls_of(work: Work, base: Path, strace: str) -> list[tuple[str, int]]:
+    """Every call of the work's own thread that changes a file, as (call, the how many-th of that name)."""
     folder, log = base / f"{_plain(work.name)}-traced", base / f"{_plain(work.name)}.trace"
     folder.mkdir(parents=True)
     work.prepare(folder)
     tracers: list[subprocess.Popen[bytes]] = []
+    children: list[int] = []
 
     def watch(child: int) -> None:
+        children.append(child)
         tracers.append(_attach(strace, child, ["-o", str(log), "-e", f"trace={','.join(map(_maybe, CALLS))}"]))
 
     assert attempt(work.act, folder, watch) == 0
     tracers[0].wait(timeout=60)
-    lines = log.read_text("utf-8", errors="replace").splitlines()
-    return Counter(found[1] for line in lines if (found := re.match(r"(?:\d+ +)?(\w+)\(", line)) and found[1] in CALLS)
+    counts: Counter[str] = Counter()
+    places = []
+    for line in log.read_text("utf-8", errors="replace").splitlines():
+        found = re.match(r"(\d+) +(\w+)\(", line)
+        if found is None or int(found[1]) != children[0]:  # strace counts each thread's calls apart
+            continue
+        counts[found[2]] += 1
+        if found[2] != "openat" or "O_CREAT" in line:
+            places.append((found[2], counts[found[2]]))
+    return places
 
 
 def _maybe(call: str) -> str:
@@ -147,8 +157,7 @@ def _attach(strace: str, child: int, options: list[str]) -> subprocess.Popen[byt
 
 def at_calls(work: Work, base: Path, strace: str, most: int, draws: random.Random) -> Tally:
     """Kill at up to `most` of the calls, spread over all of them; every one where there are no more."""
-    counts = calls_of(work, base, strace)
-    places = [(call, number) for call, count in sorted(counts.items()) for number in range(1, count + 1)]
+    places = calls_of(work, base, strace)
     chosen = places if len(places) <= most else sorted(draws.sample(places, most))
     total = Tally()
     watchers: list[subprocess.Popen[bytes]] = []

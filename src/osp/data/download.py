@@ -7,6 +7,7 @@ import http.client
 import os
 import queue
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -23,6 +24,10 @@ CONNECT_SECONDS = 6.0
 """Time until a server must have answered, name lookup included: without a network nobody should wait."""
 STALL_SECONDS = 30.0
 ATTEMPTS = 3
+LARGEST = 4 << 30
+"""Bytes of a file that is fetched: half as many again as the largest published one (STL-10)."""
+SLOWEST, WINDOW = 2_000, 60.0
+"""Bytes per second over this many seconds, below which a server is given up: it would take weeks."""
 
 
 def how_to_get(remotes: Sequence[Remote], root: Path) -> str:
@@ -104,11 +109,25 @@ def _fetch_parts(url: str, part: Path, progress: Progress | None, connect_second
             length = response.headers.get("Content-Length")
             total = have + int(length) if length and length.isdigit() else 0
             part.parent.mkdir(parents=True, exist_ok=True)  # only now: a failed try leaves no trace
+            most = min(total or LARGEST, LARGEST)
+            if total > LARGEST:
+                raise UserError(f"{url} says that it has {total:,} bytes: it is not the published file.")
             with open(part, "ab" if have else "wb") as file:
+                began, at_begin = time.monotonic(), have
                 try:
-                    while block := response.read(1 << 18):
+                    while block := response.read1(1 << 18):
                         file.write(block)
                         have += len(block)
+                        if have > most:
+                            part.unlink()
+                            raise UserError(f"{url} does not end after {most:,} bytes: it is not the published file.")
+                        if (passed := time.monotonic() - began) > WINDOW:
+                            if have - at_begin < SLOWEST * passed:
+                                raise UserError(
+                                    f"{url} sends less than {SLOWEST:,} bytes per second. Start again to continue, or "
+                                    "name another server (OSP_MIRROR)."
+                                )
+                            began, at_begin = time.monotonic(), have
                         if progress:
                             progress(have, max(total, have), f"Fetching {url.rsplit('/', 1)[1]}")
                 except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
