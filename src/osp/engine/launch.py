@@ -16,6 +16,8 @@ LOST = 75
 """Exit code of a process that gave up because another was gone: it is not the reason (EX_TEMPFAIL)."""
 STOPPED = 130
 PORT = 29500
+FOLLOWED = (LOST, -signal.SIGTERM)
+"""Exit codes of a process that ended because another had: by itself, or stopped by the launcher."""
 SAID = (2, STOPPED)
 """Exit codes of a process that has said why it ended."""
 
@@ -69,7 +71,7 @@ def endpoint() -> str:
 
 def _why(failures: dict[int, Any], again: str) -> int:
     """The exit code, after a sentence unless a process has said one itself."""
-    rank, failure = min(failures.items(), key=lambda item: (item[1].exitcode == LOST, item[1].timestamp, item[0]))
+    rank, failure = min(failures.items(), key=lambda item: (item[1].exitcode in FOLLOWED, item[0]))
     code = int(failure.exitcode)
     if code in SAID:
         return code
