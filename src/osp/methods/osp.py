@@ -17,7 +17,6 @@ not work as printed: no image of a task with few classes has max p < 0.2, so `re
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -144,7 +143,7 @@ class OSP(T2T):
         )
         # recyclable: set aside, less confident than the first and with a score no smaller than the second
         self.register_buffer("confidence_limit", torch.tensor(options.recyclable_below))
-        self.register_buffer("score_limit", torch.tensor(-math.inf))
+        self.register_buffer("score_limit", torch.tensor(torch.finfo(torch.float32).min))
         self.weak_graph = options.anchor_view == "weak"
 
     def artifacts(self) -> dict[str, dict[str, Tensor]]:
@@ -246,7 +245,7 @@ class OSP(T2T):
         if self.options.recyclable == "quantile":
             self.confidence_limit = ranked(confidence[aside], share, 0.0).to(self.cut.device)
         elif self.options.recyclable == "surest":
-            self.confidence_limit = torch.full_like(self.confidence_limit, math.inf)
+            self.confidence_limit = torch.full_like(self.confidence_limit, 2.0)  # above any confidence
             self.score_limit = ranked(scores[aside], 1 - share, 0.0).to(self.cut.device)
         recyclable = aside & (confidence < self.confidence_limit.cpu()) & (scores >= self.score_limit.cpu())
         chosen = recyclable.nonzero().squeeze(1)
