@@ -48,7 +48,7 @@ def test_every_network_takes_every_image_and_knows_its_feature_size(
 
 
 def test_every_file_of_the_folder_is_a_network_of_its_name() -> None:
-    helpers = {"network", "pretrained", "registry"}
+    helpers = {"batchnorm", "huggingface", "network", "pretrained", "registry"}
     stems = {path.stem for path in Path(osp.nets.__file__).parent.glob("[!_]*.py")} - helpers
     assert {"cnn", "small", "wrn", "adapter"} <= stems
     assert {name.partition("-")[0] for name in available()} >= stems

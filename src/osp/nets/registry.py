@@ -82,7 +82,13 @@ def _read(thing: Any) -> NetworkSpec:
     return spec
 
 
-_networks = Plugins("osp.nets", "osp.networks", "network", _read, helpers=("network", "pretrained", "registry"))
+_networks = Plugins(
+    "osp.nets",
+    "osp.networks",
+    "network",
+    _read,
+    helpers=("batchnorm", "huggingface", "network", "pretrained", "registry"),
+)
 
 
 def available() -> list[str]:
