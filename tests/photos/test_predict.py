@@ -73,7 +73,7 @@ def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
         open_run(tmp_path)
     (tmp_path / "photos.json").write_text('{"format": 99}')
     (tmp_path / "photos.safetensors").write_bytes(b"")
-    with pytest.raises(UserError, match="format 99; this version reads 1"):
+    with pytest.raises(UserError, match="format 99; this version reads 2"):
         open_run(tmp_path)
 
 
