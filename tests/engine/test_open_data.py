@@ -57,9 +57,9 @@ def test_a_folder_is_not_taken_for_its_own_ood_source(photos: Path, ood_data: st
     assert not (photos / "run").exists()
 
 
-def test_the_snippet_in_the_readme_sorts_a_pile(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_snippet_in_the_docs_sorts_a_pile(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     osp.train(recipe_for(photos), photos / "runs" / "pets")
-    text = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "photos.md").read_text("utf-8")
     code = re.search(r"\n    import osp\n\n(    model = osp.load\(\"runs/pets\"\)\n(?:    .*\n)+)", text)
     assert code is not None
     monkeypatch.chdir(photos)
