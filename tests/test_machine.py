@@ -75,8 +75,12 @@ def test_a_loss_that_is_no_number_names_its_term_and_keeps_its_batch(tmp_path: P
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no SIGHUP here")
 def test_a_closed_terminal_saves_the_run(tmp_path: Path) -> None:
-    with pytest.raises(Interrupted):
-        run(asked(), tmp_path / "run", display=Stopper(3, signal.SIGHUP))
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored where the tests run under nohup
+    try:
+        with pytest.raises(Interrupted):
+            run(asked(), tmp_path / "run", display=Stopper(3, signal.SIGHUP))
+    finally:
+        signal.signal(signal.SIGHUP, before)
     display = Recorder()
     run(Recipe(), tmp_path / "run", resume=True, display=display)
     assert any("step 3 of 6" in text for text in display.said)

@@ -336,7 +336,7 @@ class Loses(Base):
         pool.map(lambda images: self.net(images)[:1])
 """
     (tmp_path / "loses.py").write_text(source, encoding="utf-8")
-    with pytest.raises(ValueError, match=r"gave \(1, 6\) torch.float32 for \d+ images"):
+    with pytest.raises(ValueError, match=r"gave \(1, 6\) for \d+ images"):
         run(small(str(tmp_path / "loses.py"), steps=2, unlabeled=30), tmp_path / "run")
 
 
