@@ -128,7 +128,7 @@ class _Worker:
         assert self._process.stdout is not None
         decoder.send(self._process.stdin, list(paths))
         skipped, body = decoder.receive(self._process.stdout)
-        images = np.frombuffer(body, np.uint8).reshape(-1, 3, self._size, self._size)
+        images = np.frombuffer(bytearray(body), np.uint8).reshape(-1, 3, self._size, self._size)  # writable, as torch wants it
         return images, [(int(position), str(reason)) for position, reason in skipped]
 
     def stop(self) -> None:
