@@ -128,7 +128,8 @@ class _Worker:
         assert self._process.stdout is not None
         decoder.send(self._process.stdin, list(paths))
         skipped, body = decoder.receive(self._process.stdout)
-        images = np.frombuffer(bytearray(body), np.uint8).reshape(-1, 3, self._size, self._size)  # writable, as torch wants it
+        # a bytearray, as torch wants arrays that it may write to
+        images = np.frombuffer(bytearray(body), np.uint8).reshape(-1, 3, self._size, self._size)
         return images, [(int(position), str(reason)) for position, reason in skipped]
 
     def stop(self) -> None:
