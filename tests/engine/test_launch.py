@@ -29,10 +29,7 @@ MINE = textwrap.dedent(
     import os
     import signal
 
-    import osp.engine.loop
     from osp.methods.supervised import Supervised
-
-    osp.engine.loop.CHECKPOINT_SECONDS = -1.0  # a checkpoint after every step
 
 
     class Mine(Supervised):
@@ -47,6 +44,7 @@ MINE = textwrap.dedent(
 STEPS = 10
 SETTINGS = ["--scale", "demo", "--data", "digits", "--steps", str(STEPS), "--unlabeled", "60"]
 SETTINGS += ["--set", "device=cpu", "--set", "batch=8", "--set", "log_every=1", "--set", "eval_every=5"]
+SETTINGS += ["--set", "save_every=1"]
 
 
 def osp(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -163,7 +163,6 @@ def crash_at(step: int) -> Callable[[Recorder, int, str], None]:
 
 KILLED = """
 import sys
-import osp.engine.loop
 from osp import Recipe
 from osp.engine.train import train
 from helpers.runs import Recorder
@@ -174,8 +173,8 @@ class Waits(Recorder):
         print(done, flush=True)
         time.sleep(0.05 if done < 11 else 600)
 
-osp.engine.loop.CHECKPOINT_SECONDS = 0.2
-train(Recipe.read(sys.argv[1]).changed(method=sys.argv[3]), sys.argv[2], display=Waits())
+recipe = Recipe.read(sys.argv[1]).changed(method=sys.argv[3])
+train(recipe.changed(save_seconds=0.2), sys.argv[2], display=Waits())
 """
 
 
