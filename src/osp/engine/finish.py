@@ -53,6 +53,7 @@ def write_all(loop: Loop, data: Data, predictions: Predictions, started: float) 
         "warnings": loop.at.warnings
         + idle_warnings(loop)
         + data_warnings(data)
+        + pool_warnings(loop.folder.read_metrics(), len(known))
         + chance_warnings(test.predicted, loop.at.done),
     }
     loop.folder.write_result(result)
@@ -119,6 +120,23 @@ def chance_warnings(predicted: np.ndarray, steps: int) -> list[str]:
     if steps >= 100 and len(np.unique(predicted)) == 1:
         return ["the network gives every test image the same class; try a smaller learning rate or another seed"]
     return []
+
+
+def pool_warnings(lines: list[dict[str, Any]], images: int) -> list[str]:
+    """Where the classes are learned from labels first and from the pool later: did the pool do more harm than good?
+
+    It is said where validation accuracy ends more than two of its standard errors below its best of the first stage.
+    """
+    found = [(line["stage"], line["val_accuracy"]) for line in lines if line.get("val_accuracy") is not None]
+    if not found or found[0][0] == found[-1][0]:
+        return []
+    before, now = max(accuracy for stage, accuracy in found if stage == found[0][0]), found[-1][1]
+    if before - now <= 2 * (before * (100 - before) / images) ** 0.5:
+        return []
+    return [
+        f"validation accuracy was {before:.1f} % in the first stage and is {now:.1f} % at the end: the pool did "
+        "more harm than good; compare with --method supervised"
+    ]
 
 
 def data_warnings(data: Data) -> list[str]:
