@@ -34,6 +34,20 @@ def test_a_stored_recipe_with_another_preset_or_scale_trains_with_their_values(t
     assert make_plan(read.changed(data="cifar100", scale="cpu")).network == "small"
 
 
+def test_short_runs_on_colour_images_take_fewer_unlabelled_images_per_step() -> None:
+    def sizes(**fields: Any) -> tuple[int | None, ...]:
+        options = make_plan(Recipe(**fields)).options
+        return options["mu"], options.get("pool_batch")
+
+    assert sizes(data="cifar100", method="osp") == (2, 16)
+    assert sizes(data="cifar100", method="fixmatch") == (2, None)
+    assert sizes(data="cifar100", method="mixmatch") == (1, None)  # its own is smaller
+    assert sizes(data="cifar100", method="osp", options={"mu": 4}) == (4, 16)
+    assert sizes(data="cifar100", method="osp", preset="paper") == (5, 64)
+    assert sizes(data="cifar100", method="osp", scale="paper") == (5, 64)
+    assert sizes(data="mnist", method="osp") == (5, 64)
+
+
 def test_the_paper_preset_knows_the_data_set_and_the_defaults_do_not() -> None:
     plain, other = (make_plan(Recipe(data=name, method="fixmatch")).options for name in ("cifar10", "cifar100"))
     assert plain == other
