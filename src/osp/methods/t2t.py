@@ -92,7 +92,7 @@ class T2TOptions(Options):
     doubtful: float = Field(
         0.2, ge=0, lt=1, description="share of each side, next to the threshold, neither kept nor set aside"
     )
-    score_memory: float = Field(0.5, ge=0, lt=1, description="weight of earlier scores when the pool is cut again")
+    score_memory: float = Field(0.8, ge=0, lt=1, description="weight of earlier scores when the pool is cut again")
     noise: float = Field(0.0, ge=0, description="feature noise in pre-training, in standard deviations")
 
 
