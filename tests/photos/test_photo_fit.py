@@ -291,7 +291,7 @@ def test_it_is_said_what_the_threshold_rests_on(folders: Path) -> None:
     assert done.result["threshold"] is not None
     assert "a guess from the pile" in said[-1]
     assert "no OOD threshold" in about_threshold(0, 0)
-    assert "rough" not in about_threshold(100, 500)
+    assert "take it as rough" not in about_threshold(100, 500)
 
 
 def test_the_time_left_is_that_of_the_features_not_of_reading_files(monkeypatch: pytest.MonkeyPatch) -> None:
