@@ -146,8 +146,8 @@ def fit(
 def better(alone: Instant, both: Instant) -> str:
     """The name of the one with the larger cross-validated accuracy, all classes counted alike.
 
-    Where they are equal, or nothing can be held out, it is labels and pile, which is better over many draws of photos
-    (docs/photos.md).
+    Where they are equal, or nothing can be held out, it is labels and pile: classes and OOD score then use the same
+    features.
     """
     if alone.estimate is None or both.estimate is None:
         return BOTH

@@ -63,7 +63,7 @@ def in_words(estimate: Estimate | None) -> str:
 def pile_or_not(alone: Estimate | None, both: Estimate | None, kept_alone: bool) -> str:
     """Which of the two is kept to tell the classes apart, and why."""
     if alone is None or both is None:
-        return "Kept: labels and pile. With one photo per class they cannot be compared; on photos of ours it helped."
+        return "Kept: labels and pile. With one photo per class it cannot be compared with labels alone."
     figures = f"{alone.balanced_accuracy:.1f} % without the pile, {both.balanced_accuracy:.1f} % with it"
     if kept_alone:
         return (
@@ -71,7 +71,7 @@ def pile_or_not(alone: Estimate | None, both: Estimate | None, kept_alone: bool)
             "labels alone. The pile still says what is foreign."
         )
     if both.balanced_accuracy == alone.balanced_accuracy:
-        return f"Kept: labels and pile ({figures}: a tie; on photos of ours it helped more often than not)."
+        return f"Kept: labels and pile ({figures}: a tie; so classes and OOD score use the same features)."
     return f"Kept: labels and pile ({figures}, all classes counted alike)."
 
 
