@@ -9,11 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from helpers.runs import run
 from osp import Recipe, UserError
 from osp.bench.store import Store
 from osp.engine.checkpoint import load_checkpoint, save_checkpoint
+from osp.nets.pretrained import Backbone
+from osp.photos.decisions import Decision
+from osp.photos.instant import fit_instant
+from osp.photos.journal import JOURNAL
+from osp.photos.model import ARRAYS, PhotoModel
+from osp.photos.sorting import Action, sort_pile
 from osp.runs.folder import RunFolder
 from osp.verify import verify
 
@@ -106,3 +113,57 @@ def test_what_is_none_of_them_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(UserError, match="no"):
             list(verify(path))
+
+
+def sorted_photos(root: Path, action: Action) -> Path:
+    """Three photos sorted into a folder."""
+    (root / "pile").mkdir(parents=True)
+    decisions = []
+    for number in range(3):
+        file = root / "pile" / f"{number}.jpg"
+        file.write_bytes(b"photo %d" % number)
+        decisions.append(Decision(str(file), "cat", 0.9, 0.1, True))
+    sort_pile(decisions, root / "out", action)
+    return root / "out"
+
+
+@pytest.mark.parametrize("action", ["link", "copy", "move"])
+def test_sorted_photos_are_whole_until_one_cannot_be_put_back(action: Action, tmp_path: Path) -> None:
+    out = sorted_photos(tmp_path, action)
+    (verdict,) = verify(out)
+    assert (verdict.kind, verdict.problems, verdict.notes) == ("sorted folder", [], [])
+    first, second, third = (out / "cat" / f"{number}.jpg" for number in range(3))
+    first.unlink()
+    second.unlink()
+    second.write_bytes(b"another, longer photo")
+    found = problems(out)
+    assert any("1.jpg" in problem for problem in found)
+    assert any("0.jpg: neither here nor" in problem for problem in found) == (action == "move")
+    assert not any(third.name in problem for problem in found)
+
+
+def test_a_journal_cut_short_is_a_note_and_a_damaged_or_hostile_one_a_problem(tmp_path: Path) -> None:
+    out = sorted_photos(tmp_path, "copy")
+    journal = out / JOURNAL
+    whole = journal.read_bytes()
+    journal.write_bytes(whole + b'{"action": "co')
+    (verdict,) = verify(out)
+    assert verdict.whole
+    assert "cut off" in verdict.notes[0]
+    journal.write_bytes(b"nonsense\n" + whole)
+    assert problems(out) == [f"{JOURNAL}: line 1 is damaged"]
+    outside = {"action": "move", "from": "/etc/passwd", "to": "../../etc/passwd", "size": 1}
+    journal.write_bytes(whole + json.dumps(outside).encode() + b"\n")
+    assert "outside the folder" in problems(out)[0]
+
+
+def test_a_photo_model_is_verified_without_its_backbone(tmp_path: Path) -> None:
+    """A backbone of this name does not exist: loading the model would fail."""
+    draws = np.random.default_rng(0)
+    rows, names = draws.normal(size=(8, 6)).astype(np.float32), ("a", "b")
+    instant = fit_instant(rows, np.arange(8) % 2, rows[:0], names)
+    backbone = Backbone("gone", "checksum", torch.nn.Identity(), 8, (0.0,) * 3, (1.0,) * 3, 6, "none")
+    PhotoModel(instant, backbone).save(tmp_path)
+    assert problems(tmp_path) == []
+    flip(tmp_path / ARRAYS)
+    assert "checksum" in problems(tmp_path)[0]

@@ -1,4 +1,4 @@
-"""Whether a run folder, a photo model or a store is whole: every file is read, and what does not fit is said.
+"""Whether a run folder, a photo model, a sorted folder or a store is whole: what does not fit is said.
 
 Nothing is changed, and nothing in the folder names code that is run. Checksums and forms are checked, the files are
 compared with each other, and the figures of a result are computed again from the predictions.
@@ -21,7 +21,11 @@ from osp.errors import UserError, user_path
 from osp.evaluate.predictions import Predictions
 from osp.evaluate.result import measure
 from osp.files import PARTIAL, owned, read_arrays
-from osp.photos.model import ARRAYS, FACTS, load_model
+from osp.photos.folder import RESULT, result_of
+from osp.photos.journal import JOURNAL
+from osp.photos.model import ARRAYS, FACTS, read_model
+from osp.photos.page.reading import read_fit
+from osp.photos.undoing import check_sorted
 from osp.predictor import load as load_predictor
 from osp.recipe import Plan
 from osp.recipe.reading import read_fields
@@ -38,7 +42,7 @@ class Verdict:
 
     path: Path
     kind: str
-    """`run`, `photo model` or `store`."""
+    """`run`, `photo model`, `sorted folder` or `store`."""
     checked: list[str] = field(default_factory=list)
     """Files that are as they should be."""
     problems: list[str] = field(default_factory=list)
@@ -61,7 +65,7 @@ class Verdict:
 
 
 def verify(path: str | Path) -> Iterator[Verdict]:
-    """The verdict on a run, a photo model, or a store and each of its runs; UserError where it is none of them."""
+    """The verdict on a run, a photo model, sorted photos, or a store and each of its runs; UserError for all else."""
     folder = user_path(path)
     if not folder.is_dir():
         raise UserError(f"There is no folder {folder}.")
@@ -71,8 +75,10 @@ def verify(path: str | Path) -> Iterator[Verdict]:
         yield verify_photos(folder)
     elif RunFolder(folder).begun() or RunFolder(folder).result.exists():
         yield verify_run(folder)
+    elif (folder / JOURNAL).exists():
+        yield verify_sorted(folder)
     else:
-        raise UserError(f"{folder} holds no run, no photo model and no store.")
+        raise UserError(f"{folder} holds no run, no photo model, no sorted photos and no store.")
 
 
 def verify_store(root: Path) -> Iterator[Verdict]:
@@ -95,7 +101,22 @@ def verify_store(root: Path) -> Iterator[Verdict]:
 def verify_photos(folder: Path) -> Verdict:
     verdict = Verdict(folder, "photo model")
     _check_links(verdict)
-    verdict.attempt(f"{FACTS} and {ARRAYS}", lambda: load_model(folder))
+    verdict.attempt(f"{FACTS} and {ARRAYS}", lambda: read_model(folder))  # the backbone is no part of the folder
+    if (folder / RESULT).exists():
+        verdict.attempt(RESULT, lambda: result_of(folder))
+        verdict.attempt("tables", lambda: read_fit(folder))
+    return verdict
+
+
+def verify_sorted(folder: Path) -> Verdict:
+    """A folder that photos were sorted into: is every file that its journal names there, so that it can be undone?"""
+    verdict = Verdict(folder, "sorted folder")
+    found = verdict.attempt(JOURNAL, lambda: check_sorted(folder))
+    if found is not None:
+        noted, problems = found
+        verdict.problems += problems
+        if noted.cut_short:
+            verdict.notes.append(f"{JOURNAL}: its last line was cut off; what it was about was not begun")
     return verdict
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from PIL import Image, ImageEnhance
 from small_backbone import small_backbone
 
 from osp.data.listing import list_images
+from osp.photos import duplicates
 from osp.photos.duplicates import differences, find_duplicates
 from osp.photos.features import compute, thumbnail
 
@@ -87,3 +89,16 @@ def test_no_two_different_photographs_are_taken_for_one(
     backbone = small_backbone()
     found = find_duplicates(compute(copies, backbone), compute(files, backbone))
     assert {(group.labeled, group.pile) for group in found.groups} == {((i,), (i,)) for i in range(10)}
+
+
+def test_memory_grows_by_little_more_than_the_thumbnails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """289 bytes each; the differences, of which there are 512 numbers each, are never all there at once."""
+    monkeypatch.setattr(duplicates, "_CHUNK", 64)
+    thumbnails = np.random.default_rng(0).integers(0, 256, (2000, 17, 17), dtype=np.uint8)
+    thumbnails[1999] = thumbnails[3]
+    tracemalloc.start()
+    try:
+        assert list(duplicates._similar(thumbnails)) == [(3, 1999)]
+        assert tracemalloc.get_traced_memory()[1] < 2000 * 512
+    finally:
+        tracemalloc.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,8 @@ from small_backbone import small_backbone, write_photo
 from osp.data.decode import Unreadable, decode
 from osp.data.views import Augmenter
 from osp.nets.pretrained import Backbone
-from osp.photos.features import VIEWS, Features, compute, make_view
+from osp.photos.features import VIEWS, Features, Rows, compute, make_view
+from osp.photos.instant import fit_instant
 
 
 @pytest.fixture(autouse=True)
@@ -243,3 +245,29 @@ def test_a_pipe_named_like_an_image_is_named_and_not_waited_for(tmp_path: Path) 
     assert found.unreadable == ((str(tmp_path / "pipe.jpg"), "not a file that can be read as an image"),)
     with pytest.raises(Unreadable, match="empty file"):  # its size is 0, so it is not opened
         decode(str(tmp_path / "pipe.jpg"), 32)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="tells mapped pages on Linux only")
+def test_features_that_were_read_are_not_kept_in_memory(tmp_path: Path) -> None:
+    """The pages of the store would count as this process's memory, and it may be larger than that."""
+    found = compute([write_photo(tmp_path / f"{seed}.png", seed) for seed in range(200)], small_backbone())
+    records, _ = found.stored["plain"]
+    assert records.nbytes > 10 * 4096
+    assert found.rows().shape == (200, 48)
+    assert found.thumbnails().shape == (200, 17, 17)
+    mapped = re.search(r"plain\.rows\nSize:.*?\nRss: +(\d+) kB", Path("/proc/self/smaps").read_text(), re.S)
+    assert mapped is not None
+    assert int(mapped[1]) == 0
+
+
+def test_rows_are_read_when_they_are_asked_for(tmp_path: Path) -> None:
+    found = compute([write_photo(tmp_path / f"{seed}.png", seed) for seed in range(6)], small_backbone())
+    some = Rows(found, np.array([4, 2, 5]))
+    assert some.shape == (len(some), 48) == (3, 48)
+    np.testing.assert_array_equal(some[1:], found.rows()[[2, 5]])
+    np.testing.assert_array_equal(some[np.array([2, 0])], found.rows()[[5, 4]])
+    assert some[:0].shape == (0, 48)
+    names, labels = ("a", "b"), np.arange(4) % 2
+    one, other = (fit_instant(found.rows(slice(4)), labels, pile, names) for pile in (some, found.rows()[[4, 2, 5]]))
+    np.testing.assert_array_equal(one.mean, other.mean)
+    np.testing.assert_array_equal(one.references, other.references)

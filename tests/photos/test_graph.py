@@ -32,3 +32,15 @@ def test_logits_and_scores_are_alike(pile: int, adapted: bool) -> None:
     logits, scores = InstantNet(instant)(torch.from_numpy(features))
     np.testing.assert_allclose(logits.numpy(), instant.logits(features), atol=1e-4)
     np.testing.assert_allclose(scores.numpy(), instant.ood_score(features), atol=1e-5)
+
+
+def test_classes_of_labels_alone_beside_scores_of_the_pile_are_alike() -> None:
+    instant, alone = fitted(60), fitted(0)
+    both = replace(instant, smoothing=0.5).with_classes_of(alone)
+    features = np.random.default_rng(1).normal(size=(30, 16)).astype(np.float32)
+    logits, scores = InstantNet(both)(torch.from_numpy(features))
+    for found in (logits.numpy(), both.logits(features)):
+        np.testing.assert_allclose(found, alone.logits(features), atol=1e-4)
+    for found in (scores.numpy(), both.ood_score(features)):
+        np.testing.assert_allclose(found, instant.ood_score(features), atol=1e-5)
+    assert np.abs(alone.logits(features) - instant.logits(features)).max() > 0.1

@@ -19,8 +19,11 @@ from small_backbone import small_backbone
 
 from osp.errors import UserError
 from osp.photos import backbones
-from osp.photos.fit import Fit, _with_time_left, fit, without_gain
+from osp.photos.fit import ALONE, BOTH, Fit, fit
+from osp.photos.instant import Instant, fit_instant
 from osp.photos.model import load_model
+from osp.photos.page.reading import kept_in
+from osp.photos.saying import about_threshold, with_time_left
 
 COLORS = {"red": (200, 40, 40), "blue": (40, 40, 200), "green": (40, 200, 40)}
 
@@ -241,23 +244,61 @@ def test_training_from_the_instant_answer_is_reported_beside_it_and_the_kept_one
         run(folders, seed=-1, out="second")
 
 
-def test_it_is_said_where_the_pile_does_not_help(folders: Path) -> None:
+@pytest.mark.parametrize(("alone", "both", "kept"), [(90, 80, ALONE), (80, 90, BOTH), (90, 90, BOTH)])
+def test_the_better_of_labels_alone_and_labels_and_pile_is_kept_and_named(
+    folders: Path, monkeypatch: pytest.MonkeyPatch, alone: float, both: float, kept: str
+) -> None:
+    """The pile says what is foreign either way."""
+
+    def fitted(labeled: Any, labels: Any, pile: Any, *more: Any) -> Instant:
+        made = fit_instant(labeled, labels, pile, *more)
+        assert made.estimate is not None
+        figure = replace(made.estimate, balanced_accuracy=both if len(pile) else alone)
+        return replace(made, estimate=figure, bias=made.bias + (0 if len(pile) else np.array([9, 0], np.float32)))
+
+    monkeypatch.setattr(sys.modules["osp.photos.fit"], "fit_instant", fitted)
+    said: list[str] = []
+    done = run(folders, say=said.append, test=folders / "test")
+    assert done.result["kept"] == kept
+    told = next(line for line in said if "Kept: " in line)
+    assert f"Kept: {kept}" in told
+    assert ("a tie" in told) == (alone == both)
+    again = load_model(done.path).instant
+    assert (again.bias[0] > 5) == (kept == ALONE)
+    assert len(again.references) == 54
+    figures = done.result["test"]
+    assert figures[kept]["auroc"] == figures[BOTH]["auroc"]
+    assert figures[kept]["known_accepted"] == figures[BOTH]["known_accepted"]
+
+
+def test_the_answer_of_an_earlier_version_is_found() -> None:
+    figures = dict.fromkeys((ALONE, BOTH, "osp from there"))
+    assert kept_in({"estimates": figures, "answer": "instant"}) == BOTH
+    assert kept_in({"estimates": figures, "answer": "osp"}) == "osp from there"
+    assert kept_in({"estimates": figures, "answer": "instant", "kept": ALONE}) == ALONE
+
+
+def test_it_is_said_what_the_threshold_rests_on(folders: Path) -> None:
     said: list[str] = []
     done = run(folders, say=said.append)
-    alone, both = (done.result["estimates"][name]["balanced_accuracy"] for name in ("labels alone", "labels and pile"))
-    assert any("The pile does not help" in line for line in said) == (both <= alone)
-    one = done.model.instant.estimate
-    assert one is not None
-    other = replace(one, balanced_accuracy=1)
-    assert without_gain(other, one) == without_gain(None, one) == ""
-    assert "does not help" in without_gain(one, other)
+    assert done.result["threshold_photos"] == 18
+    assert "by 18 photos held out: few" in said[-1]
+    for color in ("red", "blue"):
+        for file in sorted((folders / "sorted" / color).iterdir())[1:]:
+            file.unlink()
+    done = run(folders, say=said.append, out="second")
+    assert done.result["threshold_photos"] == 0
+    assert done.result["threshold"] is not None
+    assert "a guess from the pile" in said[-1]
+    assert "no OOD threshold" in about_threshold(0, 0)
+    assert "take it as rough" not in about_threshold(100, 500)
 
 
 def test_the_time_left_is_that_of_the_features_not_of_reading_files(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count(0, 2)
-    monkeypatch.setattr(sys.modules["osp.photos.fit"], "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(sys.modules["osp.photos.saying"], "time", SimpleNamespace(monotonic=lambda: next(clock)))
     said: list[str] = []
-    report = _with_time_left(None, said.append)
+    report = with_time_left(None, said.append)
     for text, lines in (("Reading files", 0), ("Features (plain)", 1)):
         for done in (1, 5, 9):
             report(done, 10, text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,19 @@ def test_a_saved_model_says_the_same(tmp_path: Path) -> None:
     assert again.instant.estimate == model.instant.estimate
     assert again.instant.threshold() == pytest.approx(model.instant.threshold())
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [FACTS, ARRAYS]
+
+
+def test_a_head_with_a_mean_of_its_own_is_saved(tmp_path: Path) -> None:
+    model = fitted(tmp_path / "in")
+    instant = replace(model.instant, smoothing=0.0, head_mean=model.instant.mean + 0.3)
+    replace(model, instant=instant).save(tmp_path / "run")
+    again = load_model(tmp_path / "run", small_backbone()).instant
+    features = np.random.default_rng(0).normal(size=(9, 48)).astype(np.float32)
+    np.testing.assert_array_equal(again.logits(features), instant.logits(features))
+    np.testing.assert_array_equal(again.ood_score(features), model.instant.ood_score(features))
+    assert np.abs(again.logits(features) - model.instant.logits(features)).max() > 0.01
+    facts = json.loads((tmp_path / "run" / FACTS).read_text())
+    assert facts["format"] == 3  # earlier versions refuse it instead of misreading it
 
 
 def test_accept_moves_the_decision(tmp_path: Path) -> None:

@@ -81,18 +81,18 @@ def test_the_page_says_the_result_in_three_sentences_with_the_numbers_of_the_run
 def test_galleries_follow_the_tables(made: Path) -> None:
     run = read_fit(made / "run")
     most, least = by_score(run)
-    assert {Path(shot.file).name[0] for shot in most.shots} == {"2"}  # the green ones
-    assert all(shot.foreign for shot in most.shots)
-    assert not any(shot.foreign for shot in least.shots)
+    assert {Path(shot.where).name[0] for shot in most.shots} == {"2"}  # the green ones
+    assert all(shot.framed for shot in most.shots)
+    assert not any(shot.framed for shot in least.shots)
     for number, gallery in enumerate(by_class(run)):
         (first, surest), (second, unsure) = gallery.parts
         assert (first, second) == ("surest", "least sure")
         chances = {said.file: said.probability for said in run.pile}
-        assert min(chances[shot.file] for shot in surest) >= max(chances[shot.file] for shot in unsure)
+        assert min(chances[shot.where] for shot in surest) >= max(chances[shot.where] for shot in unsure)
         assert {shot.key for shot in (*surest, *unsure)} == {number}
     doubts, held, *_ = to_check(run)
-    assert [Path(shot.file).name for shot in doubts.shots] == ["wrong.png"]
-    assert "wrong.png" in [Path(shot.file).name for shot in held.shots]
+    assert [Path(shot.where).name for shot in doubts.shots] == ["wrong.png"]
+    assert "wrong.png" in [Path(shot.where).name for shot in held.shots]
 
 
 def test_held_out_probabilities_are_those_behind_the_estimate(made: Path) -> None:

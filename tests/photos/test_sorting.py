@@ -13,7 +13,11 @@ from pathlib import Path
 import pytest
 
 from osp.errors import UserError
-from osp.photos.sorting import JOURNAL, TABLE, Action, Decision, defused, sort_pile, undo
+from osp.photos.decisions import Decision
+from osp.photos.journal import JOURNAL, TABLE
+from osp.photos.sorting import Action, sort_pile
+from osp.photos.tables import defused
+from osp.photos.undoing import undo
 
 ODD_NAMES = [
     "a b.jpg",

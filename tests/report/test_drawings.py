@@ -147,11 +147,11 @@ def test_galleries_hold_the_surest_the_most_foreign_and_the_mistakes() -> None:
     found = {gallery.title: gallery for gallery in galleries(run, per_class=2, most=5)}
     pool, test = run.predictions.pool, run.predictions.groups["test"]
     scores = pool.scores[run.predictions.score]
-    assert found["Most foreign"].shots[0].row == pool.ids[scores.argmax()]
-    assert found["Least foreign"].shots[0].row == pool.ids[scores.argmin()]
+    assert found["Most foreign"].shots[0].where.number == pool.ids[scores.argmax()]
+    assert found["Least foreign"].shots[0].where.number == pool.ids[scores.argmin()]
     named_0 = np.flatnonzero(pool.predicted == pool.predicted[0])
     surest = pool.ids[named_0[pool.confidence[named_0].argmax()]]
-    assert surest in [shot.row for shot in found["Surest of each class"].shots]
+    assert surest in [shot.where.number for shot in found["Surest of each class"].shots]
     wrong = set(test.ids[test.predicted != test.targets].tolist())
-    assert {shot.row for shot in found["Mistakes"].shots} <= wrong
+    assert {shot.where.number for shot in found["Mistakes"].shots} <= wrong
     assert len(found["Mistakes"].shots) == min(5, len(wrong))

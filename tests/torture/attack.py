@@ -18,7 +18,8 @@ from osp.data.decode import Unreadable, decode
 from osp.data.unpickle import load_plain
 from osp.engine.checkpoint import load_checkpoint
 from osp.errors import UserError
-from osp.photos.sorting import Decision, sort_pile
+from osp.photos.decisions import Decision
+from osp.photos.sorting import sort_pile
 from osp.recipe import Recipe
 from torture.trial import trial
 from torture.works import _finished

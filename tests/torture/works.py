@@ -19,7 +19,9 @@ from osp.bench.store import Store
 from osp.data.archives import extract
 from osp.engine.checkpoint import load_checkpoint
 from osp.engine.train import train
-from osp.photos.sorting import Decision, sort_pile, undo
+from osp.photos.decisions import Decision
+from osp.photos.sorting import sort_pile
+from osp.photos.undoing import undo
 from osp.recipe import Recipe, make_plan
 from osp.runs.folder import RunFolder
 from osp.verify import verify_run

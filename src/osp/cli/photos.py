@@ -107,9 +107,9 @@ def _print_fit(result: dict[str, Any], path: Path) -> None:
     shown = console()
     say()
     shown.print(columns(*rows, headings=("accuracy (95 % interval)", "cross-validation", "test")))
-    tested = list((result["test"] or {}).values())
-    if tested and tested[-1].get("auroc") is not None:
-        last = tested[-1]
+    say(f"Kept: {result['kept']}.")
+    last = (result["test"] or {}).get(result["kept"])
+    if last and last.get("auroc") is not None:
         say(
             f"Foreign test photos: AUROC {last['auroc']:.1f}; {last['foreign_accepted']:.0f} % of {last['foreign']} ",
             "",
@@ -120,6 +120,8 @@ def _print_fit(result: dict[str, Any], path: Path) -> None:
         listed = ", ".join(f"{name} {count}" for name, count in pile["per_class"].items())
         say(f"The pile: {pile['in']:,} of {pile['counted']:,} photos look like one of the classes ({listed}); ", "")
         say(f"estimated share {pile['share']:.0%}.")
+        if not result["threshold_photos"]:
+            say("That is a guess: with one photo per class the threshold rests on the pile alone.")
     if result["suspected_labels"]:
         say(f"Labels that look wrong: {result['suspected_labels']} ({path / 'doubts.csv'})")
     say(f"Every photo of the pile: {path / 'pile.csv'}   all figures: {path / 'result.json'}")
@@ -190,7 +192,7 @@ def _rows(found: Iterator[Prediction], form: str, names: tuple[str, ...]) -> Ite
         if form == "jsonl":
             print(json.dumps(_fields(each, names)))
         elif form == "csv":
-            from osp.photos.sorting import defused
+            from osp.photos.tables import defused
 
             numbers = ("", "", "") if said is None else (said.label, f"{said.probability:.4f}", f"{said.ood_score:.4f}")
             cells = (each.file, *numbers, verdict, each.reason)
@@ -270,7 +272,7 @@ def sort(
 
 
 def _undo(folder: Path, display: Any) -> None:
-    from osp.photos.sorting import undo
+    from osp.photos.undoing import undo
 
     done = undo(user_path(folder), display.loading)
     say(f"{done.restored} photos are back in their places.")

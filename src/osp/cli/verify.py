@@ -11,13 +11,14 @@ from osp.cli.text import say
 
 
 def verify(
-    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Run folders, photo models or stores.")],
+    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Runs, fits, sorted folders or stores.")],
     quiet: Annotated[bool, typer.Option("--quiet", help="Only what is wrong.")] = False,
 ) -> None:
-    """Read every file of a run, a photo model or a store, and say what is wrong: checksums, forms, links, figures.
+    """Read every file of a run, a fit or a store, or the journal of a sort, and say what is wrong.
 
-    Nothing is changed and no code from the folder is run. The exit code is 0 where all is whole, 1 where something is
-    not.
+    Checksums, forms, links and figures are checked; of sorted photos, whether each could be put back. No backbone is
+    loaded. Nothing is changed and no code from the folder is run. The exit code is 0 where all is whole, 1 where
+    something is not.
 
     Example: `osp verify runs/first`
     """

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from osp.photos.instant import Instant, similarity
+
+if TYPE_CHECKING:
+    from osp.photos.features import Rows
 
 LOOK_AT = 5
 """Nearest labelled images that all have to say otherwise."""
@@ -63,7 +67,7 @@ class WorthLabeling:
     """From 0 to 1."""
 
 
-def next_to_label(instant: Instant, pile: np.ndarray, count: int, accept: float = 0.95) -> list[WorthLabeling]:
+def next_to_label(instant: Instant, pile: np.ndarray | Rows, count: int, accept: float = 0.95) -> list[WorthLabeling]:
     """The images of the pile (raw features) most worth labelling: doubtful, and unlike each other.
 
     There are two doubts, asked for in turn: between two classes, 1 - (p1 - p2) for images that belong; and whether an

@@ -69,7 +69,7 @@ def find_duplicates(labeled: Features, pile: Features) -> Duplicates:
 
     unique = np.array(sorted(first.values()), dtype=np.int64)
     thumbnails = np.concatenate([labeled.thumbnails(), pile.thumbnails()])[unique]
-    for one, other in _similar(differences(thumbnails)):
+    for one, other in _similar(thumbnails):
         i, j = root(int(unique[one])), root(int(unique[other]))
         parent[max(i, j)] = min(i, j)
     groups: dict[int, list[int]] = {}
@@ -99,11 +99,16 @@ def differences(thumbnails: np.ndarray) -> np.ndarray:
     return unit
 
 
-def _similar(rows: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Pairs of rows with a large correlation, a block at a time."""
-    for left in range(0, len(rows), _CHUNK):
-        for right in range(left, len(rows), _CHUNK):
-            alike = rows[left : left + _CHUNK] @ rows[right : right + _CHUNK].T >= ALIKE
+def _similar(thumbnails: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Pairs of images with a large correlation, a block at a time.
+
+    The differences of a block are worked out each time that it is its turn, which costs little beside the products:
+    those of all images at once would be seven times as large as the thumbnails.
+    """
+    for left in range(0, len(thumbnails), _CHUNK):
+        rows = differences(thumbnails[left : left + _CHUNK])
+        for right in range(left, len(thumbnails), _CHUNK):
+            alike = rows @ differences(thumbnails[right : right + _CHUNK]).T >= ALIKE
             for one, other in np.argwhere(alike) + np.array([left, right]):
                 if one < other:
                     yield int(one), int(other)

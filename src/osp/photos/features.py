@@ -15,6 +15,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import mmap
 import os
 import stat
 import zlib
@@ -45,6 +46,7 @@ THUMBNAIL = 17
 """Side of the small grey image that is kept beside the features, for finding duplicates."""
 
 _KEY = 16
+_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
@@ -69,12 +71,48 @@ class Features:
         if view not in self.stored:
             raise ValueError(f"view={view!r} was not computed.{suggest(view, self.stored)}")
         records, places = self.stored[view]
-        return np.ascontiguousarray(records["features"][places if which is None else places[which]])
+        return _taken(records, "features", places if which is None else places[which])
 
     def thumbnails(self) -> np.ndarray:
         """uint8: each (plain) image in grey, very small."""
         records, places = self.stored["plain"]
-        return np.ascontiguousarray(records["thumbnail"][places])
+        return _taken(records, "thumbnail", places)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Features of some files, read from the disk when they are asked for: a pile may be larger than memory."""
+
+    features: Features
+    which: np.ndarray
+    view: str = "plain"
+
+    def __len__(self) -> int:
+        return len(self.which)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """As of an array."""
+        return len(self.which), int(self.features.stored[self.view][0].dtype["features"].shape[0])
+
+    def __getitem__(self, chosen: np.ndarray | slice) -> np.ndarray:
+        """float16 rows, a copy."""
+        return self.features.rows(self.which[chosen], self.view)
+
+
+def _taken(records: np.ndarray, field: str, places: np.ndarray) -> np.ndarray:
+    """A copy of one field of some records.
+
+    Pages of the file that were read for it are given back every so often: mapped pages count as memory of the process,
+    and a look at every record would map the whole file.
+    """
+    found = np.empty((len(places), *records.dtype[field].shape), records.dtype[field].base)
+    mapped: object = records.base
+    for start in range(0, len(places), _AT_ONCE):
+        found[start : start + _AT_ONCE] = records[field][places[start : start + _AT_ONCE]]
+        if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            mapped.madvise(mmap.MADV_DONTNEED)
+    return found
 
 
 def compute(

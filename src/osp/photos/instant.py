@@ -9,20 +9,24 @@ Features are centred by the mean of labels and pile and scaled to length one: z 
   class c)) / 2, averaged over z and its neighbours in the pile, whose own scores are averaged in the same way.
 - *Estimates* come from labelled images held out in turn; nothing is known of the pile's truth.
 
-Nothing here reads a file: features are rows of arrays, float16 memory maps too.
+Nothing here knows files: features are rows of arrays, or of something that gives them when asked.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from osp.errors import UserError
 from osp.photos.cut import known_share, threshold
 from osp.photos.estimates import Estimate, estimate_of, fit_temperature, folds_of, log_loss, softmax
+
+if TYPE_CHECKING:
+    from osp.photos.features import Rows
 
 STRENGTHS = (1.0, 5.0, 25.0, 125.0)
 """Inverse regularisation (scikit-learn's C) to choose from."""
@@ -81,20 +85,38 @@ class Instant:
     class, None where all are."""
     adapter: Adapter | None = None
     """Where training has gone on from here (`osp.photos.learning`)."""
+    head_mean: np.ndarray | None = None
+    """What the head's inputs are centred by where that is not `mean`: where labels alone tell the classes apart better
+    than labels and pile do."""
+
+    def with_classes_of(self, alone: Instant) -> Instant:
+        """Classes as an answer without a pile tells them apart, OOD scores as here."""
+        return replace(
+            self,
+            weight=alone.weight,
+            bias=alone.bias,
+            strength=alone.strength,
+            temperature=alone.temperature,
+            smoothing=0.0,
+            estimate=alone.estimate,
+            held_out=alone.held_out,
+            adapter=None,
+            head_mean=alone.mean,
+        )
 
     def center(self, features: np.ndarray) -> np.ndarray:
         """Raw features to centred features of length one."""
         return center(features, self.mean)
 
-    def logits(self, features: np.ndarray, smooth: bool = True) -> np.ndarray:
+    def logits(self, features: np.ndarray | Rows, smooth: bool = True) -> np.ndarray:
         """Logits of raw features, before the temperature; of the linear head alone with `smooth=False`."""
-        return self._by_chunk(features, lambda rows: self._logits(rows, smooth))
+        return self._by_chunk(features, lambda rows: self._logits(rows, smooth), self.head_mean)
 
-    def predict_proba(self, features: np.ndarray) -> np.ndarray:
+    def predict_proba(self, features: np.ndarray | Rows) -> np.ndarray:
         """Calibrated class probabilities of raw features."""
         return softmax(self.logits(features) / self.temperature)
 
-    def ood_score(self, features: np.ndarray) -> np.ndarray:
+    def ood_score(self, features: np.ndarray | Rows) -> np.ndarray:
         """OOD scores of raw features; larger = more OOD."""
         return self._by_chunk(features, self._score)
 
@@ -106,9 +128,9 @@ class Instant:
         """Estimated share of the pile that belongs to one of the classes, from its OOD scores."""
         return known_share(pile_scores, self.id_scores, self.id_weights)
 
-    def inputs(self, features: np.ndarray) -> np.ndarray:
+    def inputs(self, features: np.ndarray | Rows) -> np.ndarray:
         """What the head is applied to, of raw features."""
-        return self._by_chunk(features, lambda rows: self._inputs(rows, smooth=True))
+        return self._by_chunk(features, lambda rows: self._inputs(rows, smooth=True), self.head_mean)
 
     def _inputs(self, rows: np.ndarray, smooth: bool) -> np.ndarray:
         if smooth and self.smoothing:
@@ -130,19 +152,25 @@ class Instant:
         near = nearest(rows, self.references, self.neighbors)
         return _averaged(own, self.reference_scores[near])
 
-    def _by_chunk(self, features: np.ndarray, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    def _by_chunk(
+        self, features: np.ndarray | Rows, function: Callable[[np.ndarray], np.ndarray], mean: np.ndarray | None = None
+    ) -> np.ndarray:
         starts = range(0, max(len(features), 1), _CHUNK)  # at least once, for the shape of nothing
-        return np.concatenate([function(self.center(features[start : start + _CHUNK])) for start in starts])
+        middle = self.mean if mean is None else mean
+        return np.concatenate([function(center(features[start : start + _CHUNK], middle)) for start in starts])
 
 
 def fit_instant(
     labeled: np.ndarray,
     labels: np.ndarray,
-    pile: np.ndarray,
+    pile: np.ndarray | Rows,
     class_names: Sequence[str],
     seed: int = 0,
 ) -> Instant:
-    """Fit on raw features of labelled images (n×D) with labels 0..K-1 and of the pile (m×D, m may be 0)."""
+    """Fit on raw features of labelled images (n×D) with labels 0..K-1 and of the pile (m×D, m may be 0).
+
+    Of the pile only the mean and the references are needed: `Rows` of it are read from the disk a few at a time.
+    """
     counts = _check(labeled, labels, pile, class_names)
     classes = len(class_names)
     middle = _mean(pile, labeled, labels, counts)
@@ -151,7 +179,7 @@ def fit_instant(
     chosen = np.sort(generator.permutation(len(pile))[:REFERENCES])
     references = center(pile[chosen], middle) if len(pile) else np.empty((0, rows.shape[1]), np.float32)
     neighbors = min(NEIGHBORS, len(references) // 10)
-    folds = folds_of(labels, counts, generator)
+    folds = folds_of(labels, counts, np.random.default_rng(seed))  # the same with a pile and without: they are compared
     held = np.flatnonzero(folds >= 0)
     balance = 1 / (classes * counts[labels])
 
@@ -319,7 +347,7 @@ def _choose(
     return best[1:]
 
 
-def _mean(pile: np.ndarray, labeled: np.ndarray, labels: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def _mean(pile: np.ndarray | Rows, labeled: np.ndarray, labels: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Of labels and pile; without a pile, of the classes' means, so that a large class does not hide the others."""
     if not len(pile):
         means = [np.asarray(labeled[labels == c], np.float64).mean(axis=0) for c in range(len(counts))]
@@ -330,7 +358,7 @@ def _mean(pile: np.ndarray, labeled: np.ndarray, labels: np.ndarray, counts: np.
     return np.asarray(total / (len(labeled) + len(pile)), np.float32)
 
 
-def _check(labeled: np.ndarray, labels: np.ndarray, pile: np.ndarray, class_names: Sequence[str]) -> np.ndarray:
+def _check(labeled: np.ndarray, labels: np.ndarray, pile: np.ndarray | Rows, class_names: Sequence[str]) -> np.ndarray:
     """Images per class."""
     if len(class_names) < 2:
         only = f" (only {class_names[0]!r} is there)" if class_names else ""

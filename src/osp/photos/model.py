@@ -23,13 +23,14 @@ from osp.errors import UserError, printable
 from osp.files import replace
 from osp.nets.pretrained import Backbone
 from osp.photos.backbones import open_backbone
+from osp.photos.decisions import Decision
 from osp.photos.estimates import Estimate
 from osp.photos.features import Progress
 from osp.photos.instant import Adapter, Instant
-from osp.photos.sorting import Decision
 
 ARRAYS, FACTS = "photos.safetensors", "photos.json"
-FORMAT = 2
+FORMAT, FORMAT_WITH_HEAD_MEAN = 2, 3
+"""The second is written only where the head has a mean of its own: versions that do not know of it would misread it."""
 _SCORING = ("labeled", "labels", "references", "reference_scores", "pile_scores", "id_scores", "id_weights")
 _ARRAYS = ("mean", "weight", "bias", *_SCORING)
 _ADAPTER = ("adapter_down", "adapter_bias", "adapter_up")
@@ -91,9 +92,11 @@ class PhotoModel:
             arrays |= {name: np.ascontiguousarray(getattr(self.instant.adapter, name[8:])) for name in _ADAPTER}
         if self.instant.held_out is not None:
             arrays["held_out"] = np.ascontiguousarray(self.instant.held_out)
+        if self.instant.head_mean is not None:
+            arrays["head_mean"] = np.ascontiguousarray(self.instant.head_mean)
         content = save_arrays(arrays)
         facts: dict[str, Any] = {
-            "format": FORMAT,
+            "format": FORMAT if self.instant.head_mean is None else FORMAT_WITH_HEAD_MEAN,
             "class_names": self.instant.class_names,
             **{name: getattr(self.instant, name) for name in _NUMBERS},
             "estimate": asdict(self.instant.estimate) if self.instant.estimate else None,
@@ -111,26 +114,7 @@ class PhotoModel:
 
 def load_model(folder: Path | str, backbone: Backbone | None = None) -> PhotoModel:
     """Read a saved model; the backbone is loaded by its name unless given."""
-    folder = Path(folder)
-    try:
-        facts = json.loads((folder / FACTS).read_text("utf-8"))
-        content = (folder / ARRAYS).read_bytes()
-    except FileNotFoundError as error:
-        missing = Path(error.filename).name
-        raise UserError(f"{folder} holds no photo model: {missing} is missing. Run the fit again.") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"The model in {folder} cannot be read: {error}. Run the fit again.") from None
-    try:
-        if facts["format"] != FORMAT:
-            raise UserError(
-                f"The model in {folder} has format {facts['format']}; this version reads {FORMAT}. Run the fit again."
-            )
-        if facts.get("arrays", (made := hashlib.blake2b(content, digest_size=16).hexdigest())) != made:
-            raise ValueError(f"{ARRAYS} has another checksum than {FACTS} says")
-        instant = _instant(facts, load_arrays(content))
-        name, checksum = str(facts["backbone"]["name"]), str(facts["backbone"]["checksum"])
-    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
-        raise UserError(f"The model in {folder} is damaged ({error}). Run the fit again.") from None
+    instant, name, checksum = read_model(folder)
     if backbone is None:
         try:
             backbone = open_backbone(name, fetch=False)
@@ -142,6 +126,32 @@ def load_model(folder: Path | str, backbone: Backbone | None = None) -> PhotoMod
             f"not of {backbone.name} ({backbone.checksum[:8]})."
         )
     return PhotoModel(instant, backbone)
+
+
+def read_model(folder: Path | str) -> tuple[Instant, str, str]:
+    """The fitted answer of a saved model, and name and checksum of its backbone, which is not loaded."""
+    folder = Path(folder)
+    try:
+        facts = json.loads((folder / FACTS).read_text("utf-8"))
+        content = (folder / ARRAYS).read_bytes()
+    except FileNotFoundError as error:
+        missing = Path(error.filename).name
+        raise UserError(f"{folder} holds no photo model: {missing} is missing. Run the fit again.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"The model in {folder} cannot be read: {error}. Run the fit again.") from None
+    try:
+        if facts["format"] not in (FORMAT, FORMAT_WITH_HEAD_MEAN):
+            raise UserError(
+                f"The model in {folder} has format {facts['format']}; this version reads {FORMAT} and "
+                f"{FORMAT_WITH_HEAD_MEAN}. Run the fit again."
+            )
+        if facts.get("arrays", (made := hashlib.blake2b(content, digest_size=16).hexdigest())) != made:
+            raise ValueError(f"{ARRAYS} has another checksum than {FACTS} says")
+        instant = _instant(facts, load_arrays(content))
+        name, checksum = str(facts["backbone"]["name"]), str(facts["backbone"]["checksum"])
+    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
+        raise UserError(f"The model in {folder} is damaged ({error}). Run the fit again.") from None
+    return instant, name, checksum
 
 
 def _instant(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Instant:
@@ -168,6 +178,9 @@ def _instant(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Instant:
     held_out = arrays.get("held_out")
     if held_out is not None:
         shapes["held_out"] = (count, len(names))
+    head_mean = arrays["head_mean"] if facts["format"] == FORMAT_WITH_HEAD_MEAN else None
+    if head_mean is not None:
+        shapes["head_mean"] = (dim,)
     for name, shape in shapes.items():
         if arrays[name].shape != shape:
             raise ValueError(f"{name} is {arrays[name].shape}, not {shape}")
@@ -184,5 +197,6 @@ def _instant(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Instant:
         estimate=Estimate(**facts["estimate"]) if facts["estimate"] else None,
         held_out=held_out,
         adapter=adapter,
+        head_mean=head_mean,
         **values,
     )

@@ -14,12 +14,12 @@ from osp.data.decode_pool import decode_all
 from osp.data.listing import walk
 from osp.errors import UserError, user_path
 from osp.evaluate.predictions import Group, Predictions
+from osp.photos.decisions import Decision, decide
 from osp.photos.doubts import next_to_label
 from osp.photos.estimates import fit_temperature, softmax, weighted_quantile
-from osp.photos.features import Progress, compute
-from osp.photos.fit import decide, labels_of
+from osp.photos.features import Progress, Rows, compute
+from osp.photos.folder import labels_of
 from osp.photos.model import FACTS, PhotoModel, Prediction, load_model
-from osp.photos.sorting import Decision
 from osp.predictor import Predictor, load
 from osp.runs.folder import RunFolder
 
@@ -155,5 +155,5 @@ def worth_labeling(
     features = compute(files, model.backbone, progress=progress)
     known = {label.content for label in labels_of(run)}
     open_ones = [i for i, key in enumerate(features.keys) if key not in known]
-    chosen = next_to_label(model.instant, features.rows(np.array(open_ones, np.int64)), count, accept)
+    chosen = next_to_label(model.instant, Rows(features, np.array(open_ones, np.int64)), count, accept)
     return [(features.files[open_ones[each.position]], each.reason) for each in chosen]

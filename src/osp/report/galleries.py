@@ -1,63 +1,54 @@
-"""Which images of a run are worth a look. From the predictions alone; `Gallery.shots` says where to find each image."""
+"""Which images of a run are worth a look. From the predictions alone; `Shot.where` says where to find each image."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from osp.evaluate.predictions import Group, PoolPredictions, Predictions
+from osp.report import gallery
+from osp.report.gallery import Gallery, Shot, both_ends, percent, taken_for
 from osp.report.reading import FinishedRun
 
 NEIGHBORS = 5
 
 
-@dataclass(frozen=True)
-class Shot:
-    """One image with a word about it."""
+class Row(NamedTuple):
+    """Where an image of a run is found."""
 
     test: bool
-    """Whether its row counts through the test images or through the training images."""
-    row: int
-    key: int
-    """The class under which it is filtered."""
-    caption: str
-    ood: bool = False
-    """Known to be OOD."""
+    """Whether the number counts through the test images or through the training images."""
+    number: int
 
 
-@dataclass(frozen=True)
-class Gallery:
-    title: str
-    shots: list[Shot]
-    note: str = ""
+Images = list[Gallery[Row]]
 
 
-def galleries(run: FinishedRun, per_class: int | None = None, most: int = 24) -> list[Gallery]:
+def galleries(run: FinishedRun, per_class: int | None = None, most: int = 24) -> Images:
     """Surest and least sure of each class, most and least foreign, mistakes, labels that look wrong; no empty ones."""
     predictions, names = run.predictions, run.class_names
     if predictions is None:
         return []
-    each = per_class or (6 if len(names) <= 12 else 3 if len(names) <= 30 else 1)
+    count = per_class or (6 if len(names) <= 12 else 3 if len(names) <= 30 else 1)
     found = [
-        *_by_confidence(predictions.pool, run.truth, names, each),
+        *_by_confidence(predictions.pool, run.truth, names, count),
         *_by_score(predictions, run.truth, names, most),
         *_mistakes(predictions, names, most),
         *_doubtful_labels(predictions, names, most),
     ]
-    return [gallery for gallery in found if gallery.shots]
+    return [each for each in found if each.shots]
 
 
-def _by_confidence(pool: PoolPredictions, truth: np.ndarray | None, names: tuple[str, ...], each: int) -> list[Gallery]:
-    surest: list[Shot] = []
-    unsure: list[Shot] = []
+def _by_confidence(pool: PoolPredictions, truth: np.ndarray | None, names: tuple[str, ...], each: int) -> Images:
+    surest: list[Shot[Row]] = []
+    unsure: list[Shot[Row]] = []
     for number, name in enumerate(names):
         members = np.flatnonzero(pool.predicted == number)
         order = members[np.argsort(-pool.confidence[members], kind="stable")]
-        cut = min(each, max(1, len(order) // 2)) if len(order) else 0
-        for rows, into in ((order[:cut], surest), (order[::-1][: min(cut, len(order) - cut)], unsure)):
+        for rows, into in zip(both_ends(order.tolist(), each), (surest, unsure), strict=True):
             into += [
-                Shot(False, int(pool.ids[row]), number, f"{name} {_percent(pool.confidence[row])}", _known(truth, row))
+                Shot(_of_pool(pool, row), number, f"{name} {percent(pool.confidence[row])}", _known(truth, row))
                 for row in rows
             ]
     framed = " Dashed frame: known to show none of the classes." if truth is not None and truth.any() else ""
@@ -67,31 +58,18 @@ def _by_confidence(pool: PoolPredictions, truth: np.ndarray | None, names: tuple
     ]
 
 
-def _by_score(predictions: Predictions, truth: np.ndarray | None, names: tuple[str, ...], most: int) -> list[Gallery]:
+def _by_score(predictions: Predictions, truth: np.ndarray | None, names: tuple[str, ...], most: int) -> Images:
     pool, scores = predictions.pool, predictions.pool.scores[predictions.score]
-    order = np.argsort(scores, kind="stable")
-    count = min(most, -(-len(order) // 2))
 
-    def shots(rows: np.ndarray) -> list[Shot]:
-        return [
-            Shot(
-                False,
-                int(pool.ids[row]),
-                int(pool.predicted[row]),
-                f"{scores[row]:.3g} ({names[pool.predicted[row]]}?)",
-                _known(truth, row),
-            )
-            for row in rows
-        ]
+    def shot(row: int) -> Shot[Row]:
+        predicted = int(pool.predicted[row])
+        return Shot(_of_pool(pool, row), predicted, f"{scores[row]:.3g} ({names[predicted]}?)", _known(truth, row))
 
     aside = f"Unlabelled images by OOD score; above {predictions.threshold:.3g} an image counts as foreign."
-    return [
-        Gallery("Most foreign", shots(order[::-1][:count]), aside),
-        Gallery("Least foreign", shots(order[: min(count, len(order) - count)])),
-    ]
+    return gallery.by_score(np.argsort(scores, kind="stable").tolist(), most, shot, aside)
 
 
-def _mistakes(predictions: Predictions, names: tuple[str, ...], most: int) -> list[Gallery]:
+def _mistakes(predictions: Predictions, names: tuple[str, ...], most: int) -> Images:
     test = predictions.groups["test"]
     if test.targets is None or not len(test):
         return []
@@ -100,17 +78,16 @@ def _mistakes(predictions: Predictions, names: tuple[str, ...], most: int) -> li
     order = wrong[np.argsort(-confidence[wrong], kind="stable")][:most]
     shots = [
         Shot(
-            True,
-            int(test.ids[row]),
+            Row(True, int(test.ids[row])),
             int(test.targets[row]),
-            f"{names[test.targets[row]]}, taken for {names[test.predicted[row]]} {_percent(confidence[row])}",
+            taken_for(names[test.targets[row]], names[test.predicted[row]], confidence[row]),
         )
         for row in order
     ]
     return [Gallery("Mistakes", shots, f"{len(wrong):,} of {len(test):,} test images; the surest mistakes first.")]
 
 
-def _doubtful_labels(predictions: Predictions, names: tuple[str, ...], most: int) -> list[Gallery]:
+def _doubtful_labels(predictions: Predictions, names: tuple[str, ...], most: int) -> Images:
     """Labelled images whose five nearest others, by the angle of their features, all have another label."""
     groups = [predictions.groups[name] for name in ("labeled", "validation") if len(predictions.groups[name])]
     known = [group for group in groups if group.targets is not None]
@@ -118,7 +95,9 @@ def _doubtful_labels(predictions: Predictions, names: tuple[str, ...], most: int
         return []
     rows = doubtful(np.concatenate([group.features for group in known]), _targets(known))
     ids, targets = np.concatenate([group.ids for group in known]), _targets(known)
-    shots = [Shot(False, int(ids[row]), int(targets[row]), f"labelled {names[targets[row]]}") for row in rows[:most]]
+    shots = [
+        Shot(Row(False, int(ids[row])), int(targets[row]), f"labelled {names[targets[row]]}") for row in rows[:most]
+    ]
     why = f"Labelled images whose {NEIGHBORS} nearest others, by their features, all have another label."
     return [Gallery("Labels that look wrong", shots, why)]
 
@@ -148,8 +127,8 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
     return probabilities
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f}\u00a0%"
+def _of_pool(pool: PoolPredictions, row: int) -> Row:
+    return Row(False, int(pool.ids[row]))
 
 
 def _known(truth: np.ndarray | None, row: int) -> bool:

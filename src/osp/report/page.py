@@ -15,7 +15,7 @@ from osp.report import summary
 from osp.report.curves import curves
 from osp.report.embedding import FeatureMap, feature_map
 from osp.report.figure import COLORS, own_style
-from osp.report.galleries import Shot, galleries
+from osp.report.galleries import Row, galleries
 from osp.report.histogram import draw_scores
 from osp.report.pieces import atlas_of, confusion_part, drawn, mark
 from osp.report.reading import FinishedRun, read_run
@@ -129,7 +129,7 @@ def _map(run: FinishedRun, data: Data | None) -> dict[str, Any] | None:
         for number, (x, y), bad in zip(found.classes, found.places, wrong, strict=True)
     ]
     order = sorted(range(len(points)), key=lambda i: found.classes[i] >= 0)  # OOD below, as in the paper
-    shots = _shots(found, run)
+    shots = _rows(found, run)
     atlas = None if data is None else atlas_of(pictures(data, [shots[i] for i in order]))
     thumbnails = {"atlas": None, "side": 0, "columns": 1} if atlas is None else atlas
     present = [number for number in range(len(names)) if (found.classes == number).any()]
@@ -159,25 +159,23 @@ def _said(run: FinishedRun, found: FeatureMap) -> tuple[np.ndarray, np.ndarray]:
     return np.array([pair[0] for pair in pairs]), np.array([pair[1] for pair in pairs])
 
 
-def _shots(found: FeatureMap, run: FinishedRun) -> list[Shot]:
+def _rows(found: FeatureMap, run: FinishedRun) -> list[Row]:
     assert run.predictions is not None
     ids = {"pool": run.predictions.pool.ids} | {name: group.ids for name, group in run.predictions.groups.items()}
-    return [
-        Shot(group != "pool", int(ids[group][row]), 0, "") for group, row in zip(found.groups, found.rows, strict=True)
-    ]
+    return [Row(group != "pool", int(ids[group][row])) for group, row in zip(found.groups, found.rows, strict=True)]
 
 
-def pictures(data: Data, shots: Iterable[Shot]) -> list[np.ndarray]:
+def pictures(data: Data, rows: Iterable[Row]) -> list[np.ndarray]:
     """The images as uint8 H×W×3, in order."""
     from osp.report.looks import plain
 
-    chosen = list(shots)
-    found: dict[tuple[bool, int], np.ndarray] = {}
+    chosen = list(rows)
+    found: dict[Row, np.ndarray] = {}
     for test, source in ((True, data.test), (False, data.train)):
-        rows = sorted({shot.row for shot in chosen if shot.test is test})
-        for row, image in zip(rows, source.take(rows).numpy(), strict=True):
-            found[test, row] = plain(image)
-    return [found[shot.test, shot.row] for shot in chosen]
+        numbers = sorted({row.number for row in chosen if row.test is test})
+        for number, image in zip(numbers, source.take(numbers).numpy(), strict=True):
+            found[Row(test, number)] = plain(image)
+    return [found[row] for row in chosen]
 
 
 def _confusion(run: FinishedRun) -> dict[str, Any] | None:
@@ -194,7 +192,7 @@ def _galleries(run: FinishedRun, data: Data | None) -> list[dict[str, Any]]:
     if data is None:
         return []
     found = galleries(run)
-    images = iter(pictures(data, (shot for gallery in found for shot in gallery.shots)))
+    images = iter(pictures(data, (shot.where for gallery in found for shot in gallery.shots)))
     files = data.source.files or ()
     return [
         {
@@ -205,14 +203,18 @@ def _galleries(run: FinishedRun, data: Data | None) -> list[dict[str, Any]]:
                     "image": picture_url(next(images)),
                     "key": shot.key,
                     "caption": shot.caption,
-                    "ood": shot.ood,
-                    "name": printable(files[shot.row]) if not shot.test and shot.row < len(files) else "",
+                    "ood": shot.framed,
+                    "name": _file(files, shot.where),
                 }
                 for shot in gallery.shots
             ],
         }
         for gallery in found
     ]
+
+
+def _file(files: Sequence[str], row: Row) -> str:
+    return printable(files[row.number]) if not row.test and row.number < len(files) else ""
 
 
 def _looks(

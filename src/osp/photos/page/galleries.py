@@ -2,79 +2,52 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
 from osp.errors import printable
 from osp.photos.page.reading import FittedRun, Said
+from osp.report import gallery
+from osp.report.gallery import Gallery, Shot, both_ends, percent, taken_for
 
 MOST, MOST_BY_SCORE = 24, 16
 FOREIGN = -1
 """Stands for a class where a photo is called foreign."""
 
 
-@dataclass(frozen=True)
-class Shot:
-    """One photo with a word about it."""
-
-    file: str
-    key: int
-    """The class under which it is filtered."""
-    caption: str
-    foreign: bool = False
-    """Framed: called foreign, or known to be."""
+Photos = list[Gallery[str]]
+"""Each found by its file."""
 
 
-@dataclass(frozen=True)
-class Gallery:
-    title: str
-    shots: list[Shot]
-    note: str = ""
-    color: int | None = None
-    """The class it is about."""
-    parts: list[tuple[str, list[Shot]]] = field(default_factory=list)
-    """Rows with a title each, where one row is not enough."""
-
-
-def by_class(run: FittedRun) -> list[Gallery]:
+def by_class(run: FittedRun) -> Photos:
     """For each class the photos of the pile that it is surest and least sure of."""
     each = 8 if len(run.names) <= 8 else 6 if len(run.names) <= 30 else 3
     found = []
     for number, name in enumerate(run.shown_names):
         members = [run.pile[row] for row in run.counted if run.pile[row].label == number and run.pile[row].inside]
         members.sort(key=lambda said: (-said.probability, said.score))
-        cut = min(each, -(-len(members) // 2))
-        unsure = members[::-1][: min(each, len(members) - cut)]
+        surest, unsure = both_ends(members, each)
         parts = [
-            (title, [Shot(said.file, number, _percent(said.probability)) for said in some])
-            for title, some in (("surest", members[:cut]), ("least sure", unsure))
+            (title, [Shot(said.file, number, percent(said.probability)) for said in some])
+            for title, some in (("surest", surest), ("least sure", unsure))
         ]
         count = f"{len(members):,} photos of the pile look like it" if members else "no photo of the pile looks like it"
         found.append(Gallery(name, [], count, number, [part for part in parts if part[1]]))
     return found
 
 
-def by_score(run: FittedRun) -> list[Gallery]:
+def by_score(run: FittedRun) -> Photos:
     """The most and the least foreign photos of the pile."""
     rows = sorted((run.pile[row] for row in run.counted), key=lambda said: said.score)
-    count = min(MOST_BY_SCORE, -(-len(rows) // 2))
-    names = run.shown_names
+    names, limit = run.shown_names, run.threshold
 
-    def shots(some: list[Said]) -> list[Shot]:
-        return [
-            Shot(said.file, said.label, f"{said.score:.2f} ({names[said.label]}?)", not said.inside) for said in some
-        ]
+    def shot(said: Said) -> Shot[str]:
+        return Shot(said.file, said.label, f"{said.score:.2f} ({names[said.label]}?)", not said.inside)
 
-    limit = run.threshold
     aside = "" if limit is None else f" Above {limit:.2f}, in a dashed frame, a photo counts as foreign."
-    return [
-        Gallery("Most foreign", shots(rows[::-1][:count]), f"Photos of the pile by OOD score.{aside}"),
-        Gallery("Least foreign", shots(rows[: min(count, len(rows) - count)])),
-    ]
+    return gallery.by_score(rows, MOST_BY_SCORE, shot, f"Photos of the pile by OOD score.{aside}")
 
 
-def to_check(run: FittedRun) -> list[Gallery]:
+def to_check(run: FittedRun) -> Photos:
     """Labels that look wrong, and mistakes, the surest first."""
     number = {name: place for place, name in enumerate(run.names)}
     doubts = [
@@ -85,7 +58,7 @@ def to_check(run: FittedRun) -> list[Gallery]:
     return [Gallery("Labels that look wrong", doubts, why), *_held_out_mistakes(run), *_test_mistakes(run)]
 
 
-def _held_out_mistakes(run: FittedRun) -> list[Gallery]:
+def _held_out_mistakes(run: FittedRun) -> Photos:
     chances, names = run.held_out, run.shown_names
     if chances is None:
         return []
@@ -96,20 +69,20 @@ def _held_out_mistakes(run: FittedRun) -> list[Gallery]:
         Shot(
             run.labeled_files[row],
             int(run.labels[row]),
-            f"{names[run.labels[row]]}, taken for {names[chances[row].argmax()]} {_percent(chances[row].max())}",
+            taken_for(names[run.labels[row]], names[chances[row].argmax()], chances[row].max()),
         )
         for row in order
     ]
     return [Gallery("Mistakes, held out", shots, f"{len(wrong):,} of {len(held):,} sorted photos, each held out once.")]
 
 
-def _test_mistakes(run: FittedRun) -> list[Gallery]:
+def _test_mistakes(run: FittedRun) -> Photos:
     names = run.shown_names
     known = [said for said in run.test if said.truth >= 0]
     wrong = sorted((said for said in known if said.label != said.truth), key=lambda said: -said.probability)
     missed = sorted((said for said in run.test if said.truth < 0 and said.inside), key=lambda said: said.score)
     shots = [
-        Shot(said.file, said.truth, f"{names[said.truth]}, taken for {names[said.label]} {_percent(said.probability)}")
+        Shot(said.file, said.truth, taken_for(names[said.truth], names[said.label], said.probability))
         for said in wrong[:MOST]
     ]
     let_in = [Shot(said.file, said.label, f"{names[said.label]}? {said.score:.2f}", True) for said in missed[:MOST]]
@@ -124,7 +97,7 @@ def _test_mistakes(run: FittedRun) -> list[Gallery]:
     ]
 
 
-def disagreements(run: FittedRun, other: FittedRun) -> list[Gallery]:
+def disagreements(run: FittedRun, other: FittedRun) -> Photos:
     """Photos of the pile of which two runs say different things, the surest of this run first."""
     theirs = {said.file: other.names[said.label] if said.inside else None for said in other.pile}
     found = []
@@ -135,7 +108,3 @@ def disagreements(run: FittedRun, other: FittedRun) -> list[Gallery]:
             found.append(Shot(said.file, said.label, f"{here}; there: {there}", not said.inside))
     note = f"{len(found):,} photos of the pile; there: the run compared with."
     return [Gallery("The two runs disagree", found[:MOST], note)]
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f}\u00a0%"

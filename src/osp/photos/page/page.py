@@ -17,10 +17,11 @@ from osp.data.decode_pool import decode_all
 from osp.errors import UserError, printable
 from osp.files import write_text
 from osp.photos.page import words
-from osp.photos.page.galleries import Gallery, Shot, by_class, by_score, disagreements, to_check
+from osp.photos.page.galleries import by_class, by_score, disagreements, to_check
 from osp.photos.page.reading import FittedRun, is_fit, read_fit
 from osp.report.embedding import embed, spread
 from osp.report.figure import COLORS, own_style
+from osp.report.gallery import Gallery, Shot
 from osp.report.histogram import draw_scores
 from osp.report.page import check_out
 from osp.report.pieces import THUMBNAIL, atlas_of, confusion_part, drawn, mark
@@ -109,16 +110,16 @@ def photo_page(run: FittedRun, other: FittedRun | None = None) -> str:
         )
 
 
-def _gallery(gallery: Gallery, pictures: Pictures) -> dict[str, Any]:
-    def shown(shots: Sequence[Shot]) -> list[dict[str, Any]]:
-        found = ((shot, pictures(shot.file)) for shot in shots)
+def _gallery(gallery: Gallery[str], pictures: Pictures) -> dict[str, Any]:
+    def shown(shots: Sequence[Shot[str]]) -> list[dict[str, Any]]:
+        found = ((shot, pictures(shot.where)) for shot in shots)
         return [
             {
                 "image": picture_url(image, SIDE),
                 "key": shot.key,
                 "caption": shot.caption,
-                "ood": shot.foreign,
-                "name": printable(shot.file),
+                "ood": shot.framed,
+                "name": printable(shot.where),
             }
             for shot, image in found
             if image is not None

@@ -85,10 +85,16 @@ class FittedRun:
     @property
     def answer(self) -> str:
         """The name under which the figures of the kept answer stand."""
-        names = list(self.result["estimates"])
-        trained = [name for name in names if name.endswith(" from there")]
-        kept_instant = self.result.get("answer") == "instant"
-        return str(next(name for name in reversed(names) if not (kept_instant and name in trained)))
+        return kept_in(self.result)
+
+
+def kept_in(result: dict[str, Any]) -> str:
+    """The name under which the figures of the kept answer stand in the result of a fit."""
+    names = list(result["estimates"])
+    if result.get("kept") in names:
+        return str(result["kept"])
+    trained = result.get("answer") != "instant"  # of versions that kept labels and pile in any case
+    return str(names[-1] if trained else [name for name in names if not name.endswith(" from there")][-1])
 
 
 def is_fit(folder: Path) -> bool:
@@ -133,7 +139,7 @@ def read_fit(folder: Path) -> FittedRun:
         _ = run.answer, result["pile_photos"]["counted"]
     except FileNotFoundError as error:
         raise UserError(f"{folder} is no whole run of osp fit: {Path(error.filename).name} is missing.") from None
-    except (OSError, ValueError, KeyError, TypeError, StopIteration, SafetensorError, csv.Error) as error:
+    except (OSError, ValueError, KeyError, TypeError, IndexError, SafetensorError, csv.Error) as error:
         raise UserError(f"The run in {folder} is damaged or of another version ({error}). Run the fit again.") from None
     return run
 

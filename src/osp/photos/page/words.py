@@ -26,6 +26,8 @@ def _learned(run: FittedRun) -> str:
     rest = f" and {counted:,} unsorted ones" if counted else " alone"
     kept = run.result.get("answer", "instant")
     how = "" if kept == "instant" else f" It was trained on by {printable(kept)}."
+    if counted and run.answer == "labels alone":
+        how = " The classes are told apart by the sorted ones alone, which cross-validation found better."
     return (
         f"This classifier learned {len(run.names)} classes from {len(run.labels):,} sorted photos{rest}, looking at "
         f"them with {printable(run.result['backbone'])}.{how}"
@@ -56,7 +58,10 @@ def _pile(run: FittedRun) -> str:
     if not pile["counted"]:
         return "There was no pile to look through."
     foreign = f"{pile['out']:,} look foreign" if run.threshold is not None else "there was nothing to tell others by"
-    return f"Of the pile, {pile['in']:,} of {pile['counted']:,} photos look like one of the classes; {foreign}."
+    guess = ""
+    if run.threshold is not None and not len(run.known_scores):
+        guess = " Take that as a guess: with one photo per class the threshold rests on the pile alone."
+    return f"Of the pile, {pile['in']:,} of {pile['counted']:,} photos look like one of the classes; {foreign}.{guess}"
 
 
 def tiles(run: FittedRun) -> list[dict[str, str]]:

@@ -15,7 +15,7 @@ import numpy as np
 from osp.data.decode import Unreadable, decode
 from osp.data.fit import fit_images
 from osp.errors import UserError, printable, user_path
-from osp.photos.fit import labels_of
+from osp.photos.folder import labels_of
 from osp.photos.model import PhotoModel
 from osp.photos.places import photo_maps
 from osp.photos.predict import TrainedModel, open_run

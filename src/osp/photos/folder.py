@@ -1,0 +1,209 @@
+"""The folder of a fit: written whole at the end, and read again.
+
+photos.safetensors, photos.json   the model, for `osp predict` and `osp sort`
+pile.csv                          class, probability, OOD score and decision of every photo of the pile
+labels.json                       the sorted photos, with their classes and contents
+doubts.csv                        labels that look wrong
+test.csv                          the same of every test photo, with its true class
+sample.npz                        features of some photos of the pile, for the map of the page
+duplicates.csv                    photos that are there several times
+left-out.csv                      files that were not used, with the reason
+result.json                       all figures
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from osp.errors import UserError
+from osp.files import write_arrays, write_text
+from osp.photos.decisions import decide
+from osp.photos.doubts import wrong_labels
+from osp.photos.model import FACTS, PhotoModel
+from osp.photos.reading import Label, Photographs
+from osp.photos.tables import write_table
+
+PILE, LABELS, DOUBTS, TWINS, LEFT_OUT, RESULT, TEST, SAMPLE = (
+    "pile.csv",
+    "labels.json",
+    "doubts.csv",
+    "duplicates.csv",
+    "left-out.csv",
+    "result.json",
+    "test.csv",
+    "sample.npz",
+)
+SAMPLED = 1000
+"""Photos of the pile whose features are kept beside the model, which has too many of them for a map."""
+
+
+def write_fit(folder: Path, model: PhotoModel, photos: Photographs, result: dict[str, Any], started: float) -> None:
+    """The whole run folder, which gets its name last."""
+    instant, labeled, pile = model.instant, photos.labeled, photos.pile
+    with new_folder(folder) as partial:
+        model.save(partial)
+        decided = list(decide(instant, pile))
+        twins = _twins(photos)
+        rows = (
+            [file, name, f"{probability:.4f}", f"{score:.4f}", "in" if inside else "out", twins.get(file, "")]
+            for file, (name, probability, score, inside) in zip(pile.files, decided, strict=True)
+        )
+        unread = ([file, "", "", "", "unreadable", reason] for file, reason in photos.unreadable_pile)
+        columns = ("file", "class", "probability", "ood_score", "decision", "note")
+        write_table(partial / PILE, columns, itertools.chain(rows, unread))
+        taught = [[labeled.files[i], photos.classes[photos.labels[i]], labeled.keys[i]] for i in photos.use]
+        write_text(partial / LABELS, json.dumps(taught, indent=0) + "\n")
+        wrong = wrong_labels(instant)
+        suspects = [(labeled.files[photos.use[each.position]], each) for each in wrong]
+        write_table(
+            partial / DOUBTS,
+            ("file", "class", "looks_like", "margin"),
+            [
+                [file, photos.classes[each.label], photos.classes[each.suggestion], f"{each.margin:.3f}"]
+                for file, each in suspects
+            ],
+        )
+        groups = photos.duplicates.groups
+        write_table(
+            partial / TWINS,
+            ("group", "exact", "where", "file"),
+            [
+                [str(number), "yes" if group.exact else "nearly", where, features.files[i]]
+                for number, group in enumerate(groups, 1)
+                for where, features, members in (("sorted", labeled, group.labeled), ("pile", pile, group.pile))
+                for i in members
+            ],
+        )
+        write_table(partial / LEFT_OUT, ("file", "reason"), photos.left_out)
+        if len(photos.test):
+            write_table(
+                partial / TEST,
+                ("file", "truth", "class", "probability", "ood_score", "decision"),
+                [
+                    [
+                        file,
+                        photos.classes[truth] if truth >= 0 else "",
+                        name,
+                        f"{p:.4f}",
+                        f"{score:.4f}",
+                        "in" if inside else "out",
+                    ]
+                    for file, truth, (name, p, score, inside) in zip(
+                        photos.test.files, photos.test_labels, decide(instant, photos.test), strict=True
+                    )
+                ],
+            )
+        once = photos.pile_use
+        some = once[np.linspace(0, len(once) - 1, min(SAMPLED, len(once))).astype(np.int64)] if len(once) else once
+        write_arrays(partial / SAMPLE, {"rows": some, "features": pile.rows(some)})
+        inside = np.array([each[3] for each in decided], bool)[once]
+        per_class = dict.fromkeys(photos.classes, 0)
+        for i in once[inside]:
+            per_class[decided[i][0]] += 1
+        scores = np.array([each[2] for each in decided], np.float32)[once]
+        result["pile_photos"] = {
+            "files": len(pile),
+            "counted": len(once),
+            "in": int(inside.sum()),
+            "out": int((~inside).sum()),
+            "per_class": per_class,
+            "share": instant.share(scores) if len(scores) else None,
+        }
+        limit = instant.threshold()
+        result["threshold"] = limit if math.isfinite(limit) else None
+        result["threshold_photos"] = len(instant.id_scores)
+        result["suspected_labels"] = len(wrong)
+        result["duplicates"] = len(groups)
+        result["in_both"] = len(photos.duplicates.in_both)
+        result["left_out"] = len(photos.left_out)
+        result["seconds"] = round(time.monotonic() - started, 1)
+        write_text(partial / RESULT, json.dumps(result, indent=2) + "\n")
+
+
+def _twins(photos: Photographs) -> dict[str, str]:
+    """What is said in the table of each pile photo that is there several times."""
+    notes: dict[str, str] = {}
+    for group in photos.duplicates.groups:
+        if group.labeled:
+            first = group.labeled[0]
+            sentence = f"also sorted, as {photos.classes[photos.labels[first]]}: {photos.labeled.files[first]}"
+            notes |= {photos.pile.files[i]: sentence for i in group.pile}
+        else:
+            first = group.pile[0]
+            notes |= {photos.pile.files[i]: f"the same photo as {photos.pile.files[first]}" for i in group.pile[1:]}
+    return notes
+
+
+def labels_of(run: Path) -> list[Label]:
+    """The photos that a fit has learned from."""
+    path = run / LABELS
+    try:
+        return [Label(*map(str, row)) for row in json.loads(path.read_text("utf-8"))]
+    except FileNotFoundError:
+        raise UserError(f"{run} is no folder of a fit: {LABELS} is missing.") from None
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{path} is damaged ({error}). Run the fit again.") from None
+
+
+def result_of(run: Path) -> dict[str, Any]:
+    """The figures of a fit."""
+    path = run / RESULT
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        if not isinstance(found, dict) or found.get("kind") != "photos" or not isinstance(found.get("backbone"), str):
+            raise ValueError("it holds no figures of a fit")
+    except FileNotFoundError:
+        raise UserError(f"{run} is no folder of a fit: {RESULT} is missing.") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({error}). Run the fit again.") from None
+    return found
+
+
+def check_free(folder: Path) -> None:
+    """Refuse a folder that is in use or cannot be made, before any work is done."""
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"--out {folder} is a file; name a new folder.")
+        if folder.is_dir() and any(folder.iterdir()):
+            fitted = f" It holds a fit; to go on from it, add --from {folder}." if (folder / FACTS).exists() else ""
+            raise UserError(f"The folder {folder} is not empty; name a new one with --out.{fitted}")
+        parent = next(each for each in [folder, *folder.absolute().parents] if each.exists())
+    except OSError as error:
+        raise UserError(f"--out {folder}: {error.strerror or error}. Choose another --out.") from None
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise UserError(f"--out {folder}: cannot write into {parent}. Choose another --out.")
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder beside the final one that takes its name at the end, or is gone if something fails."""
+    folder = folder.absolute()
+    partial: Path | None = None
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.parent))
+        yield partial
+        if folder.is_dir():
+            folder.rmdir()  # empty, or somebody else has begun to write there
+        shape = os.umask(0)
+        os.umask(shape)
+        partial.chmod(0o777 & ~shape)
+        os.rename(partial, folder)
+        partial = None
+    except OSError as error:
+        raise UserError(f"The results cannot be written to {folder}: {error.strerror or error}.") from None
+    finally:
+        if partial is not None:
+            shutil.rmtree(partial, ignore_errors=True)

@@ -1,0 +1,88 @@
+"""What `osp fit` tells the user while it works, in sentences."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from osp.photos.estimates import Estimate
+from osp.photos.features import Progress
+from osp.photos.reading import Listed
+
+FEW = 30
+"""With fewer held-out images than this, the interval is said to be wide."""
+
+
+def what_there_is(labeled: Listed, classes: Sequence[str], pile: Listed, test: Listed) -> str:
+    counts = np.bincount(labeled.labels, minlength=len(classes))
+    listed = ", ".join(f"{name} {count}" for name, count in zip(classes, counts, strict=True))
+    tests = f", {len(test.files):,} for testing" if test.files else ""
+    return f"{len(labeled.files):,} sorted photos ({listed}), {len(pile.files):,} in the pile{tests}."
+
+
+def with_time_left(progress: Progress | None, say: Callable[[str], None]) -> Progress:
+    """Pass progress on, and say once, after a few seconds, how long the features will take."""
+    begun: dict[str, tuple[float, int]] = {}
+    told = False
+
+    def report(done: int, total: int, text: str) -> None:
+        nonlocal told
+        since, first = begun.setdefault(text, (time.monotonic(), done))
+        passed = time.monotonic() - since
+        if not told and text.startswith("Features") and passed > 3 and first < done < total:  # not while files are read
+            told = True
+            left = passed * (total - done) / (done - first)
+            say(f"{total:,} photos are new; about {_duration(left)} to go. Stopping loses nothing: start it again.")
+        if progress is not None:
+            progress(done, total, text)
+
+    return report
+
+
+def _duration(seconds: float) -> str:
+    """
+    >>> _duration(7), _duration(200)
+    ('7 seconds', '3 minutes')
+    """
+    return f"{seconds:.0f} seconds" if seconds < 90 else f"{seconds / 60:.0f} minutes"
+
+
+def in_words(estimate: Estimate | None) -> str:
+    """The accuracy with what it rests on."""
+    if estimate is None:
+        return "its accuracy is unknown, for every class has one photo"
+    few = "; few photos, so a wide interval" if estimate.images < FEW else ""
+    return (
+        f"accuracy {estimate.accuracy:.1f} % ({estimate.low:.0f} to {estimate.high:.0f}), {estimate.correct} of "
+        f"{estimate.images} photos held out in turn{few}"
+    )
+
+
+def pile_or_not(alone: Estimate | None, both: Estimate | None, kept_alone: bool) -> str:
+    """Which of the two is kept to tell the classes apart, and why."""
+    if alone is None or both is None:
+        return "Kept: labels and pile. With one photo per class it cannot be compared with labels alone."
+    figures = f"{alone.balanced_accuracy:.1f} % without the pile, {both.balanced_accuracy:.1f} % with it"
+    if kept_alone:
+        return (
+            f"The pile does not help to tell the classes apart here: {figures}, all classes counted alike. Kept: "
+            "labels alone. The pile still says what is foreign."
+        )
+    if both.balanced_accuracy == alone.balanced_accuracy:
+        return f"Kept: labels and pile ({figures}: a tie; so classes and OOD score use the same features)."
+    return f"Kept: labels and pile ({figures}, all classes counted alike)."
+
+
+def about_threshold(held_out: int, pile: int) -> str:
+    """What the OOD threshold rests on, and so how far it can be trusted."""
+    if held_out:
+        few = ": few, so take it as rough" if held_out < FEW else ""
+        return f"The OOD threshold is set to let through 95 % of the known classes, by {held_out} photos held out{few}."
+    if pile < 2:
+        return "There is no OOD threshold: with one photo per class and no pile nothing can be called foreign."
+    return (
+        "The OOD threshold is a guess from the pile: with one photo per class none can be held out, and it may lose "
+        "far more than 5 % of the known classes (9 to 27 % in tests of ours). A second photo per class mends that."
+    )

@@ -1,0 +1,135 @@
+"""Take a sort back, file by file, by its journal; and see whether that can still be done."""
+
+from __future__ import annotations
+
+import contextlib
+import filecmp
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from osp.files import PARTIAL
+from osp.photos.journal import JOURNAL, TABLE, Entries, Outside, below, read_journal, reason
+from osp.photos.moving import move, partial_name
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Undone:
+    """What was put back."""
+
+    restored: int
+    problems: tuple[tuple[str, str], ...]
+    """(file in `out`, reason) of what was left as it is; with any, the journal stays."""
+
+
+def undo(out: Path | str, progress: Progress | None = None) -> Undone:
+    """Put every file back and take away what sorting made; may be repeated, also after a kill."""
+    out = Path(os.path.abspath(out))
+    entries = read_journal(out / JOURNAL).entries
+    restored, problems = 0, []
+    for done, entry in enumerate(reversed(entries), 1):
+        try:
+            restored += _undo_one(out, entry)
+        except (_Left, Outside) as left:
+            problems.append((str(out / str(entry.get("to", ""))), str(left)))
+        except OSError as error:
+            problems.append((str(out / str(entry.get("to", ""))), reason(error)))
+        if progress:
+            progress(done, len(entries), "Putting back")
+    if not problems:
+        (out / JOURNAL).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # other things are in it
+            out.rmdir()
+    return Undone(restored, tuple(problems))
+
+
+class _Left(Exception):
+    """Why something was left as it is."""
+
+
+def _undo_one(out: Path, entry: dict[str, Any]) -> int:
+    """Take one operation back, whether it was begun, finished or already taken back."""
+    if "folder" in entry:
+        folder = below(out, entry["folder"])
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                folder.rmdir()
+            except OSError:
+                if folder.is_dir() and any(folder.iterdir()):
+                    raise _Left("not empty: it holds files that were not put there by sorting") from None
+        return 0
+    if "table" in entry:
+        for left in [below(out, entry["table"]), *out.glob(f".{TABLE}.*{PARTIAL}")]:
+            left.unlink(missing_ok=True)
+        return 0
+    source, target = str(entry["from"]), below(out, entry["to"])
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(partial_name(target))
+    if os.path.lexists(partial_name(source)):  # an earlier undo was killed while it copied back: the file is still here
+        if os.path.lexists(target) and os.path.lexists(source) and not os.path.getsize(source):
+            os.unlink(source)
+        os.unlink(partial_name(source))
+    if not os.path.lexists(target):
+        if not os.path.lexists(source):
+            raise _Left(f"neither here nor at its old place {source}")
+        return 0
+    if entry["action"] == "link":
+        if not target.is_symlink() or os.readlink(target) != source:
+            raise _Left("it is not the link that was made")
+        target.unlink()
+        return 1
+    if os.path.lexists(source):
+        if os.path.samefile(source, target):  # killed between the new name and the loss of the old one
+            target.unlink()
+            return 1
+        size = target.stat().st_size
+        if (size == 0 and entry["size"]) or filecmp.cmp(source, target, shallow=False):
+            target.unlink()
+            return 1
+        if entry["action"] == "copy":
+            raise _Left("it has been changed since")
+        raise _Left(f"another file has taken its old place {source}")
+    if entry["action"] == "copy":
+        raise _Left(f"its original {source} is gone")
+    os.makedirs(os.path.dirname(source), exist_ok=True)
+    try:
+        move(target, source)
+    except FileExistsError:
+        raise _Left(f"another file has taken its old place {source}") from None
+    return 1
+
+
+def check_sorted(out: Path) -> tuple[Entries, list[str]]:
+    """The journal of a sort, and which of its files could not be put back: (what it says, problems)."""
+    found = read_journal(out / JOURNAL)
+    problems = [f"{JOURNAL}: line {number} is damaged" for number in found.damaged]
+    for entry in found.entries:
+        if "folder" in entry or "table" in entry:
+            continue
+        try:
+            if wrong := _lost(entry, below(out, entry["to"])):
+                problems.append(f"{entry['to']}: {wrong}")
+        except Outside as error:
+            problems.append(f"{JOURNAL}: {error}")
+        except OSError as error:
+            problems.append(f"{entry['to']}: {reason(error)}")
+    return found, problems
+
+
+def _lost(entry: dict[str, Any], target: Path) -> str:
+    """What is wrong with a sorted file; nothing where it is in its new place, or back in the old one."""
+    source = entry["from"]
+    if not os.path.lexists(target):
+        return "" if os.path.lexists(source) else f"neither here nor at its old place {source}"
+    if entry["action"] == "link":
+        if not target.is_symlink() or os.readlink(target) != source:
+            return "it is not the link that was made"
+        return "" if os.path.exists(source) else f"the photo that it leads to is gone: {source}"
+    if target.is_symlink() or not target.is_file():
+        return "it is not the file that was put there"
+    size = target.stat().st_size
+    return "" if size == entry["size"] else f"it has {size:,} bytes and had {entry['size']:,} when it was sorted"
