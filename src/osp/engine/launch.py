@@ -16,6 +16,8 @@ LOST = 75
 """Exit code of a process that gave up because another was gone: it is not the reason (EX_TEMPFAIL)."""
 STOPPED = 130
 PORT = 29500
+SAVING = 120
+"""Seconds that the processes have to end their step and save when the run is stopped."""
 FOLLOWED = (LOST, -signal.SIGTERM)
 """Exit codes of a process that ended because another had: by itself, or stopped by the launcher."""
 SAID = (2, STOPPED)
@@ -32,7 +34,10 @@ def launch(devices: int, nodes: int, arguments: Sequence[str], again: str) -> in
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    for name in ["torch.distributed.elastic", *logging.root.manager.loggerDict]:  # some have a level of their own
+        if name.startswith("torch.distributed.elastic"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SAVING))
     os.environ.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // devices, 1)))
     config = LaunchConfig(
         min_nodes=nodes,
