@@ -219,7 +219,12 @@ class ExtraOptimizer:
 
 
 class Options(BaseModel):
-    """Options that every method has. A method adds its own by deriving from this class."""
+    """Options that every method has. A method adds its own by deriving from this class.
+
+    An option that is added to a method which has results says what the method did before: with
+    `json_schema_extra={"before": VALUE}`, runs with that value are the same runs as those made without the option, and
+    are found in the store. Such a mark stays, whatever becomes of the default.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 

@@ -7,6 +7,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from osp.errors import UserError, suggest
 from osp.methods.base import Method
@@ -35,6 +36,16 @@ def get(name: str) -> type[Method]:
     if not method.name:
         method.name = Path(name).stem.replace("_", "-")
     return method
+
+
+def options_before(name: str) -> dict[str, Any]:
+    """What a method did before some of its options were there (`Options`); nothing is known of a file."""
+    try:
+        method = None if is_file(name) else _methods.get(name)
+    except UserError:
+        method = None
+    marks = {} if method is None else {key: each.json_schema_extra for key, each in method.Options.model_fields.items()}
+    return {key: mark["before"] for key, mark in marks.items() if isinstance(mark, dict) and "before" in mark}
 
 
 def own_scores(path: str) -> dict[str, type[Score]]:
