@@ -16,8 +16,8 @@ import torch
 
 from helpers.pairs import in_two, wait_for
 from helpers.runs import weights
-from osp.engine.checkpoint import load_checkpoint
 from osp import Recipe, distributed
+from osp.engine.checkpoint import load_checkpoint
 from osp.engine.devices import check_several
 from osp.engine.launch import LOST, _why, endpoint
 from osp.engine.train import train

@@ -8,7 +8,7 @@ from osp.errors import UserError, suggest
 from osp.plugins import Plugins, only_class
 from osp.scores.base import Score
 
-_scores = Plugins("osp.scores", "osp.scores", "OOD score", only_class(Score), helpers=("base", "registry"))
+_scores = Plugins("osp.scores", "osp.scores", "OOD score", only_class(Score), helpers=("base", "registry"))  # type: ignore[type-abstract]
 
 
 def known() -> set[str]:

@@ -39,9 +39,10 @@ def export(
 
     Example: `osp bench export table1 --to results --seeds 0-4`
     """
+    from osp.bench.cells import expand
     from osp.bench.export import export as copy
-    from osp.bench.grid import expand, find_grid
-    from osp.bench.output import fill
+    from osp.bench.grid import find_grid
+    from osp.bench.numbers import fill
     from osp.bench.store import Store
 
     kept = open_store(store)

@@ -22,7 +22,7 @@ from osp.cli.text import columns, console, say
 from osp.errors import UserError
 
 if TYPE_CHECKING:
-    from osp.bench.grid import Table
+    from osp.bench.cells import Table
     from osp.bench.store import Store
 
 STATES = ("finished", "running", "interrupted", "failed", "damaged", "stale", "missing")
@@ -39,8 +39,9 @@ def list_tables(
 
     Example: `osp bench list --scale demo --datasets digits --seeds 0-4`
     """
+    from osp.bench.cells import expand
     from osp.bench.expected import Expected, duration
-    from osp.bench.grid import expand, find_grid, names
+    from osp.bench.grid import find_grid, names
 
     kept = open_store(store)
     expected = Expected(kept)
@@ -75,8 +76,9 @@ def status(
 
     Example: `osp bench status table1 --scale demo --datasets digits --seeds 0-1`
     """
+    from osp.bench.cells import expand
     from osp.bench.expected import Expected, duration
-    from osp.bench.grid import expand, find_grid
+    from osp.bench.grid import find_grid
     from osp.bench.grid import names as all_names
 
     kept = open_store(store)

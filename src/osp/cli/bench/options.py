@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 from osp.errors import UserError, user_path
 
 if TYPE_CHECKING:
-    from osp.bench.grid import Choice
+    from osp.bench.cells import Choice
     from osp.bench.store import Store
 
 DEFAULT_STORE = Path("runs/store")
@@ -43,7 +44,7 @@ def choice_of(
     fields: dict[str, Any] | None = None,
 ) -> Choice:
     """The part of a table that was asked for."""
-    from osp.bench.grid import Choice, parse_ratios, parse_seeds, words_of
+    from osp.bench.cells import Choice
 
     if scale not in ("demo", "cpu", "paper"):
         raise UserError(f"--scale {scale!r}: choose demo, cpu or paper.")
@@ -56,3 +57,35 @@ def choice_of(
         tuple(settings or ()),
         fields or {},
     )
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """`0-4`, `0,2,5` or both.
+
+    >>> parse_seeds("0-2,7")
+    (0, 1, 2, 7)
+    """
+    seeds: list[int] = []
+    for word in text.split(","):
+        first, dash, last = word.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise UserError(f"--seeds {text!r}: write numbers, such as 0-4 or 0,1,2.")
+        several = range(int(first), int(last if dash else first) + 1)
+        if not 0 < len(several) <= 1000:
+            raise UserError(f"--seeds {text!r}: {word.strip()} is no range; write the smaller number first.")
+        seeds += several
+    return tuple(dict.fromkeys(seeds))
+
+
+def parse_ratios(text: str) -> tuple[float, ...]:
+    """`0.3,0.6`."""
+    try:
+        return tuple(dict.fromkeys(float(word) for word in words_of(text)))
+    except ValueError:
+        raise UserError(f"--ratios {text!r}: write numbers from 0 to 1, such as 0.3,0.6.") from None
+
+
+def words_of(text: str | Iterable[str] | None) -> tuple[str, ...]:
+    """`a,b` as a row of words."""
+    parts = [] if text is None else [text] if isinstance(text, str) else list(text)
+    return tuple(dict.fromkeys(word.strip() for part in parts for word in part.split(",") if word.strip()))

@@ -25,13 +25,14 @@ from osp.cli.bench.options import (
     StoreOption,
     choice_of,
     open_store,
+    words_of,
 )
 from osp.cli.bench.showing import show
 from osp.cli.text import complain, say, tell
 from osp.errors import UserError, user_path
 
 if TYPE_CHECKING:
-    from osp.bench.grid import Table
+    from osp.bench.cells import Table
     from osp.bench.jobs import Job, KeyCache
     from osp.bench.run import Machines, Outcome
     from osp.bench.store import Store
@@ -91,9 +92,10 @@ def run(
 
     Finished runs are not repeated, interrupted ones go on, failed ones are tried again.
     """
-    from osp.bench.grid import check_measure, expand, find_grid, words_of
+    from osp.bench.cells import expand
+    from osp.bench.grid import check_measure, find_grid
     from osp.bench.jobs import KeyCache
-    from osp.bench.output import fill
+    from osp.bench.numbers import fill
 
     fields = _fields(data_dir, id_count, ood_count, val_per_class, test_ood)
     choice = choice_of(scale, seeds, methods, datasets, ratios, settings, fields)
