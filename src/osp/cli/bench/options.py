@@ -18,14 +18,14 @@ DEFAULT_STORE = Path("runs/store")
 DEFAULT_OUT = Path("runs/bench")
 
 Names = Annotated[list[str] | None, typer.Argument(metavar="TABLE...", help="Tables or figures; or a grid file.")]
-ScaleOption = Annotated[str, typer.Option(help="demo (seconds), cpu (minutes) or paper (as published).")]
-SeedsOption = Annotated[str, typer.Option(help="Seeds: 0-4, or 0,1,2.")]
-MethodsOption = Annotated[str | None, typer.Option(help="Only these methods: osp,t2t.")]
-DatasetsOption = Annotated[str | None, typer.Option(help="Only these data sets; digits needs no file.")]
-RatiosOption = Annotated[str | None, typer.Option(help="Only these shares of OOD images: 0.3,0.6.")]
-SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of every run.")]
-StoreOption = Annotated[Path, typer.Option(help="Folder in which runs are kept and found again.")]
-JobsOption = Annotated[int, typer.Option(min=1, help="Runs at a time; they share the cores.")]
+Scale = Annotated[str, typer.Option(help="demo (seconds), cpu (minutes) or paper (as published).")]
+Seeds = Annotated[str, typer.Option(help="Seeds: 0-4, or 0,1,2.")]
+Methods = Annotated[str | None, typer.Option(help="Only these methods: osp,t2t.")]
+Datasets = Annotated[str | None, typer.Option(help="Only these data sets; digits needs no file.")]
+Ratios = Annotated[str | None, typer.Option(help="Only these shares of OOD images: 0.3,0.6.")]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of every run.")]
+StoreFolder = Annotated[Path, typer.Option(help="Folder in which runs are kept and found again.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Runs at a time; they share the cores.")]
 
 
 def open_store(path: Path) -> Store:
