@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from helpers.pairs import in_two, wait_for
+from helpers.pairs import free_port, in_two, wait_for
 from helpers.runs import weights
 from osp import Recipe, distributed
 from osp.engine.checkpoint import load_checkpoint
@@ -216,6 +216,15 @@ def test_several_machines_must_know_where_to_meet(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "1234")
     assert endpoint() == "10.0.0.1:1234"
+
+
+def test_machines_that_do_not_meet_are_told_in_time(tmp_path: Path) -> None:
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OSP_TIMEOUT": "3"}
+    alone = osp(*SETTINGS, "--out", str(tmp_path / "run"), "--devices", "1", "--nodes", "2", **place)
+    assert alone.returncode == 2
+    assert f"did not meet at 127.0.0.1:{place['MASTER_PORT']} within 3 seconds" in alone.stderr
+    assert len(alone.stderr.splitlines()) == 1  # neither a traceback nor the launcher's own words
+    assert not (tmp_path / "run").exists()
 
 
 def test_devices_that_processes_cannot_share_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import time
@@ -165,6 +166,7 @@ def start_processes(recipe: Recipe, out: Path | None, devices: int | None, nodes
     """Where several devices are asked for and no launcher has started us: start the processes, and end as they do."""
     if devices is None and nodes is None:
         return
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its warnings come with stacks; we say it in a sentence
     from osp.distributed import started
     from osp.engine.launch import launch
     from osp.engine.train import folder_for
