@@ -43,11 +43,17 @@ class FakePool:
         return [(asked["part"], asked["ema"]) for asked in self.asked]
 
     def map(
-        self, function: Any, part: str = "unlabeled", rows: Tensor | None = None, ema: bool = False, **more: Any
+        self,
+        function: Any,
+        part: str = "unlabeled",
+        rows: Tensor | None = None,
+        ema: bool = False,
+        view: str = "plain",
+        train: bool = False,
     ) -> tuple[Tensor, ...]:
-        self.asked.append({"part": part, "rows": rows, "ema": ema, **more})
+        self.asked.append({"part": part, "rows": rows, "ema": ema, "view": view, "train": train})
         chosen = self.parts[part] if rows is None else self.parts[part][rows]
-        tested = nullcontext() if self.method is None or more.get("train") else as_tested(self.method)
+        tested = nullcontext() if self.method is None or train else as_tested(self.method)
         with torch.no_grad(), tested:
             found = [function(chunk) for chunk in torch.tensor_split(chosen, self.chunks)]
         columns = zip(*(each if isinstance(each, tuple) else (each,) for each in found), strict=True)
