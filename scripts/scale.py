@@ -1,6 +1,6 @@
-"""What sharing a run costs: a step of OSP in one process and in two, in turns, and the exchanges by themselves.
+"""What sharing a run costs: a step and a partition of OSP in one process and in two, in turns, and each exchange.
 
-    python scripts/scale.py [--network small] [--turns 5] [--steps 3]
+    python scripts/scale.py [--network small] [--turns 5] [--steps 3] [--pool 4000]
 
 Both forms take turns, so that whatever else the machine does meets them alike; each process has one thread. Printed are
 medians over all steps: seconds by the clock, and seconds of processor time in each process, which other programs hardly
@@ -24,16 +24,18 @@ from pathlib import Path
 from typing import Any
 
 FORMS = {"one process": 1, "two processes": 2}
+PARTS = ("gather", "neighbours", "cut")
+"""Of a partition; the rest is the network's."""
 
 
 class Workers:
     """The processes of one form; they wait for orders and answer in JSON."""
 
-    def __init__(self, processes: int, network: str) -> None:
+    def __init__(self, processes: int, network: str, pool: int) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        command = [sys.executable, __file__, "--network", network, "--work"]
+        command = [sys.executable, __file__, "--network", network, "--pool", str(pool), "--work"]
         self.started = []
         for rank in range(processes):
             ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
@@ -51,19 +53,26 @@ class Workers:
         return [json.loads(each.stdout.readline()) for each in self.started if each.stdout is not None]
 
 
-def work(network: str) -> None:
+def work(network: str, pool: int) -> None:
     """Take orders: `step` and `refresh` give seconds by the clock and of the processor, `gather` a table."""
     from osp import distributed
     from osp.bench.workload import CASES, Case, MethodStep
+    from osp.parts.neighbors import NeighborScore
 
     case = CASES.get(network, Case(network, (3, 32, 32)))
     with distributed.joined(), tempfile.TemporaryDirectory() as folder:
-        run = MethodStep("osp", case.changed(pool=4000), Path(folder), threads=1)
+        run = MethodStep("osp", case.changed(pool=pool), Path(folder), threads=1)
         run()
+        parts = Clocks()
+        parts.watch("gather", distributed, "gathered_blocks")
+        parts.watch("neighbours", NeighborScore, "__init__")
+        parts.watch("neighbours", NeighborScore, "__call__")
+        parts.watch("cut", run.loop.method, "partition")
         for order in sys.stdin:
             if order.strip() == "gather":
                 print(json.dumps(exchanges(run)), flush=True)
                 continue
+            parts.seconds = dict.fromkeys(PARTS, 0.0)
             clock, processor = time.perf_counter(), time.process_time()
             if order.strip() == "step":
                 run()
@@ -71,7 +80,28 @@ def work(network: str) -> None:
                 loop = run.loop  # at the stage's first step the pool is cut, later perhaps only the bank filled
                 loop.hook(loop.method.refresh, loop.timetable.step(loop.timetable.starts[-1]))
             taken = [time.perf_counter() - clock, time.process_time() - processor]
-            print(json.dumps([*taken, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]), flush=True)
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            print(json.dumps([*taken, memory, *parts.seconds.values()]), flush=True)
+
+
+class Clocks:
+    """Seconds by the clock that are spent in some functions."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def watch(self, part: str, owner: Any, name: str) -> None:
+        """Let calls of this function count for this part, from now on."""
+        watched = getattr(owner, name)
+
+        def counted(*given: Any, **named: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return watched(*given, **named)
+            finally:
+                self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - began
+
+        setattr(owner, name, counted)
 
 
 def exchanges(run: Any) -> dict[str, list[float]]:
@@ -121,11 +151,12 @@ def main() -> None:
     parser.add_argument("--network", default="small")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--pool", type=int, default=4000, help="unlabelled images")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.work:
-        return work(given.network)
-    forms = {name: Workers(processes, given.network) for name, processes in FORMS.items()}
+        return work(given.network, given.pool)
+    forms = {name: Workers(processes, given.network, given.pool) for name, processes in FORMS.items()}
     taken: dict[str, list[list[list[float]]]] = {name: [] for name in forms}
     passes: dict[str, list[list[list[float]]]] = {name: [] for name in forms}
     for _ in range(given.turns):
@@ -140,6 +171,11 @@ def main() -> None:
             for column in (0, 1)
         ]
         print(f"{name} | " + " | ".join(f"{value:.3f}" for value in columns) + f" | {passes[name][-1][0][2]:.0f}")
+    print(f"of the refresh over {given.pool:,} images, by the clock: {', '.join(PARTS)}, the rest")
+    for name, rows in passes.items():
+        seconds = [statistics.median(answers[0][3 + column] for answers in rows) for column in range(len(PARTS))]
+        seconds.append(statistics.median(answers[0][0] - sum(answers[0][3:]) for answers in rows))
+        print(f"{name} | " + " | ".join(f"{value:.3f}" for value in seconds))
     for exchange, (size, clock, processor, least) in forms["two processes"].ask("gather")[0].items():
         print(f"{exchange}: {size:,.0f} bytes, {1000 * clock:.2f} ms ({1000 * least:.2f} at best), "
               f"{1000 * processor:.2f} ms of processor")  # fmt: skip

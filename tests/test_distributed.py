@@ -159,3 +159,14 @@ def test_a_time_limit_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv("OSP_TIMEOUT", text)
         with pytest.raises(UserError, match=f"OSP_TIMEOUT is {text!r}"):
             distributed.time_limit()
+
+
+def test_the_launcher_says_how_many_processes_are_on_how_many_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert (distributed.started_here(), distributed.started_nodes()) == (None, None)
+    for name, value in {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    assert (distributed.started_here(), distributed.started_nodes()) == (4, 2)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert (distributed.started_here(), distributed.started_nodes()) == (4, None)

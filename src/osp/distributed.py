@@ -81,6 +81,17 @@ def started_rank() -> int:
     return int(os.environ.get("RANK", "0")) if started() > 1 else 0
 
 
+def started_here() -> int | None:
+    """How many of them are on this machine, as the launcher says; None without one."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", started())) if started() > 1 else None
+
+
+def started_nodes() -> int | None:
+    """On how many machines they are; None where this is the only one."""
+    nodes = started() // (started_here() or 1)
+    return nodes if nodes > 1 else None
+
+
 @contextlib.contextmanager
 def joined() -> Iterator[None]:
     """Inside, the processes that a launcher has started know each other; nothing happens to a single one.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from osp.bench.cells import Choice
 from osp.bench.counts import count, markdown, paper_text
-from osp.bench.grid import Choice, find_grid
+from osp.bench.grid import find_grid
 
 
 def test_counts_are_those_of_the_split_and_missing_data_are_told() -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from osp.bench.grid import Choice, Grid, expand, find_grid, names, parse_seeds, read_grid
+from osp.bench.cells import Choice, expand
+from osp.bench.grid import Grid, find_grid, names, read_grid
+from osp.cli.bench.options import parse_seeds
 from osp.errors import UserError
 
 DEMO = Choice(scale="demo", datasets=("digits",))

@@ -69,18 +69,20 @@ def at_work(store: Path) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_a_table_is_whole_and_the_local_one_although_a_node_is_killed(cluster: Any, tmp_path: Path) -> None:
     nodes = [cluster.add_node(num_cpus=1, object_store_memory=100 * 2**20) for _ in range(2)]
     bench = start(tmp_path, "ray", "--ray", cluster.address)
-    until = time.monotonic() + 240
+    until = time.monotonic() + 600
     while at_work(tmp_path / "ray") < 2 and bench.poll() is None and time.monotonic() < until:
         time.sleep(0.02)
     cluster.remove_node(nodes[1], allow_graceful=False)  # both nodes were at work
-    assert bench.wait(400) == 0, (tmp_path / "ray.log").read_text()
+    assert bench.wait(1500) == 0, (tmp_path / "ray.log").read_text()
     log = (tmp_path / "ray.log").read_text()
     assert "its node was lost" in log
+    assert "raylet" not in log  # Ray's own words
     assert log.count(": done") == 4
-    assert start(tmp_path, "local").wait(400) == 0
+    assert start(tmp_path, "local").wait(1500) == 0
     assert numbers(tmp_path, "ray") == numbers(tmp_path, "local")
     assert all(len(values) == 2 for _, _, values in numbers(tmp_path, "ray"))
 

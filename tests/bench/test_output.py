@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from helpers.stores import finished
-from osp.bench.grid import Choice, Grid, Paper, Table, expand
-from osp.bench.output import Report, as_csv, as_json, budgets, fill, latex, legend, markdown, sign_flip, write
+from osp.bench.cells import Choice, Table, expand
+from osp.bench.grid import Grid, Paper
+from osp.bench.numbers import Report, budgets, fill, sign_flip
+from osp.bench.output import as_csv, as_json, latex, legend, markdown, write
 from osp.bench.store import Store
 
 SEEDS = (0, 1, 2, 3, 4)

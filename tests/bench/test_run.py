@@ -19,10 +19,11 @@ import pytest
 
 from helpers.stores import finished, plan_of
 from osp import Recipe
-from osp.bench.jobs import jobs_for
+from osp.bench.jobs import Job, jobs_for
 from osp.bench.local import Processes
 from osp.bench.run import run_jobs
 from osp.bench.store import Store
+from osp.bench.worker import FOUND, work
 
 GRID = """
 title: tiny
@@ -103,6 +104,31 @@ def test_a_failed_run_is_reported_and_does_not_stop_the_rest_and_is_tried_again(
         assert "nowhere" in outcome.failed[store.folder_for(bad).path.name]
     assert store.status(bad) == "failed"
     assert "nowhere" in store.failure(store.folder_for(bad))
+
+
+def test_a_run_that_another_finished_before_the_claim_is_neither_touched_nor_announced(tmp_path: Path) -> None:
+    store, plan = Store(tmp_path / "store"), plan_of(options={"batch": 8})
+
+    class Overtaken(Processes):
+        def start(self, job: Job) -> None:
+            finished(store, plan)  # by another bench, after this one had found the run missing
+            super().start(job)
+
+    said: list[str] = []
+    jobs = jobs_for(store, [Recipe(**plan.recipe)], [plan])
+    outcome = run_jobs(store, jobs, Overtaken(store, 1), said.append, lambda waiting: "")
+    assert outcome.finished == [jobs[0].name]
+    assert said == ["1 of 1 runs to do"]
+    files = {path.name for path in (store.root / jobs[0].name).iterdir()}
+    assert files == {"plan.yaml", "data.json", "result.json"}
+    assert work(store.root, jobs[0].name, plan.recipe) == FOUND
+
+
+def test_a_result_of_another_version_is_reported_and_not_tried_for_ever(tmp_path: Path) -> None:
+    store, plan = Store(tmp_path / "store"), plan_of(options={"batch": 8})
+    finished(store, plan, versions={**plan.versions, "method": "0"})
+    assert store.status(plan) != "finished"
+    assert list(run_all(store, plan).failed) == [store.folder_for(plan).path.name]
 
 
 def test_damaged_files_are_set_aside_and_made_anew(tmp_path: Path) -> None:

@@ -75,9 +75,9 @@ def test_an_array_submitted_twice_does_everything_once_and_gives_the_local_table
     wait_for(log, 2)
     time.sleep(1)
     said = log.read_text().splitlines()
-    done = [line.split()[1] for line in said if line.endswith(": done")]  # twice where a task came to a finished run
-    assert len(set(done)) == 2, said
-    for name in set(done):
+    done = [line.split()[1] for line in said if line.endswith(": done")]
+    assert len(done) == len(set(done)) == 2, said
+    for name in done:
         steps = [json.loads(line)["step"] for line in (slurm / "store" / name.strip(":") / "metrics.jsonl").open()]
         assert steps == sorted(steps)
         assert steps.count(12) == 2  # one line of the log, one of the evaluation: trained once

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -13,9 +14,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from helpers.pairs import in_two, wait_for
+from helpers.pairs import free_port, in_two, wait_for
 from helpers.runs import weights
 from osp import Recipe, distributed
+from osp.engine.checkpoint import load_checkpoint
 from osp.engine.devices import check_several
 from osp.engine.launch import LOST, _why, endpoint
 from osp.engine.train import train
@@ -28,6 +30,7 @@ MINE = textwrap.dedent(
 
     import os
     import signal
+    import time
 
     from osp.methods.supervised import Supervised
 
@@ -39,6 +42,8 @@ MINE = textwrap.dedent(
                 os.kill(os.getpid(), signal.SIGKILL)
             if step.index == 6 and step.rank == 1 and how == "broken":
                 raise ZeroDivisionError("a fault in the method")
+            if how == "slow":
+                time.sleep(0.3)
     '''
 )
 STEPS = 10
@@ -83,6 +88,55 @@ def test_a_rank_that_is_killed_ends_the_run_with_the_reason_and_it_goes_on_with_
     for name, wanted in one.items():
         torch.testing.assert_close(two[name], wanted, rtol=1e-4, atol=1e-5)
     lines = [[(line["step"], line["kind"]) for line in RunFolder(each).read_metrics()] for each in (alone, shared)]
+    assert lines[0] == lines[1]
+
+
+def stopped(folder: Path, after: int, *words: str) -> tuple[int, str]:
+    """The exit code and the words of a slow run that gets SIGTERM, as a cluster sends it, once this step is logged."""
+    environment = {**os.environ, "OSP_TIMEOUT": "200", "DIES": "slow"}
+    with open(folder.with_suffix(".log"), "w+") as log:
+        process = subprocess.Popen([sys.executable, *words], stdout=log, stderr=log, env=environment)
+        metrics, until = folder / "metrics.jsonl", time.monotonic() + 400
+        while process.poll() is None and time.monotonic() < until:
+            if metrics.exists() and f'"step": {after},' in metrics.read_text():
+                break
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(300)
+        log.seek(0)
+        return code, log.read()
+
+
+def test_two_ranks_that_get_sigterm_save_once_and_end_and_go_on_to_the_same_weights(tmp_path: Path) -> None:
+    """Stopped once as a run of `--devices 2` and once, going on, under torchrun."""
+    (mine := tmp_path / "mine.py").write_text(MINE)
+    settings = ["--scale", "demo", "--data", "digits", "--steps", "60", "--unlabeled", "60", "--method", str(mine)]
+    for setting in ("device=cpu", "batch=8", "log_every=1", "eval_every=30"):
+        settings += ["--set", setting]
+    folder, whole = tmp_path / "stopped", tmp_path / "whole"
+    again = ["train", "--out", str(folder), "--method", str(mine), "--resume"]
+    told = f"Stopped; everything is saved. Continue with: osp train --out {folder} --resume --devices 2\n"
+
+    code, said = stopped(folder, 3, "-m", "osp", "train", *settings, "--out", str(folder), "--devices", "2")
+    assert code == 130, said
+    assert said.count(told) == 1
+    assert said.endswith(told)
+    assert "death signal" not in said  # the launcher's own words
+    first = RunFolder(folder)
+    assert 3 <= load_checkpoint(first.last)[1]["done"] < 60
+    assert not first.previous.exists()  # it was saved once
+
+    code, said = stopped(folder, 20, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "osp", *again)
+    assert code != 0
+    assert said.count(told) == 1
+    assert 20 <= load_checkpoint(first.last)[1]["done"] < 60
+
+    assert osp(*again[1:], "--devices", "2").returncode == 0
+    assert osp(*settings, "--out", str(whole), "--devices", "2").returncode == 0
+    one, two = weights(whole), weights(folder)
+    assert one.keys() == two.keys()
+    assert all(torch.equal(two[name], wanted) for name, wanted in one.items())
+    lines = [[(line["step"], line["kind"]) for line in RunFolder(each).read_metrics()] for each in (whole, folder)]
     assert lines[0] == lines[1]
 
 
@@ -162,6 +216,15 @@ def test_several_machines_must_know_where_to_meet(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "1234")
     assert endpoint() == "10.0.0.1:1234"
+
+
+def test_machines_that_do_not_meet_are_told_in_time(tmp_path: Path) -> None:
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OSP_TIMEOUT": "3"}
+    alone = osp(*SETTINGS, "--out", str(tmp_path / "run"), "--devices", "1", "--nodes", "2", **place)
+    assert alone.returncode == 2
+    assert f"did not meet at 127.0.0.1:{place['MASTER_PORT']} within 3 seconds" in alone.stderr
+    assert len(alone.stderr.splitlines()) == 1  # neither a traceback nor the launcher's own words
+    assert not (tmp_path / "run").exists()
 
 
 def test_devices_that_processes_cannot_share_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,13 +90,34 @@ def test_the_time_left_follows_the_last_minute(monkeypatch: pytest.MonkeyPatch) 
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     speed = Speed(total=10_000, done=0)
-    assert speed.left(0) is None
+    assert speed.left() is None
     for second in range(1, 1001):  # a step per second, and then ten
         clock[0] = float(second)
-        left = speed.left(second if second <= 500 else 500 + 10 * (second - 500))
+        speed.step(second if second <= 500 else 500 + 10 * (second - 500))
         if second == 500:
-            assert left == pytest.approx(9500, rel=0.01)
-    assert left == pytest.approx((10_000 - 5_500) / 10, rel=0.01)
+            assert speed.left() == pytest.approx(9500, rel=0.01)
+    assert speed.left() == pytest.approx((10_000 - 5_500) / 10, rel=0.01)
+
+
+@pytest.mark.parametrize("display", [Plain(), Live(Console(file=io.StringIO()))])
+def test_the_time_left_is_by_the_pace_of_the_present_stage(
+    monkeypatch: pytest.MonkeyPatch, display: Plain | Live
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    display.begin(1000, 0)
+    for done in range(1, 101):  # ten seconds
+        clock[0] += 0.1
+        display.step(done, "pretrain")
+    assert display._speed.left() == pytest.approx(90)
+    clock[0] += 5  # the pool is cut, and the first slow step
+    display.step(101, "finetune")
+    assert display._speed.left() == pytest.approx(899 * 15 / 101)  # nothing is known of this stage yet
+    for done in range(102, 105):
+        clock[0] += 2.0
+        display.step(done, "finetune")
+    assert display._speed.left() == pytest.approx(2 * 896)
+    display.end()
 
 
 def test_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:

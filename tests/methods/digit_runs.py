@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from helpers import pools
 from osp import Recipe
 from osp.engine.train import Run
 from osp.methods.base import Batch, Sample, Stage, Step, Task
@@ -80,37 +81,18 @@ def batch() -> Batch:
     }
 
 
-class FakePool:
-    """A pool whose images are random; remembers what the streams were restricted to."""
+class FakePool(pools.FakePool):
+    """Random images, in three chunks, without labels."""
 
     def __init__(self) -> None:
         draws = torch.Generator().manual_seed(2)
-        self.images = torch.randn(POOL, 1, 8, 8, generator=draws)
-        self.labeled = torch.randn(8, 1, 8, 8, generator=draws)
-        self.val = torch.randn(12, 1, 8, 8, generator=draws)
-        self.restricted: dict[str, Tensor | None] = {}
+        sizes = {"unlabeled": POOL, "labeled": 8, "val": 12}
+        parts = {part: torch.randn(size, 1, 8, 8, generator=draws) for part, size in sizes.items()}
+        super().__init__(parts, chunks=3)
 
-    def map(self, function: Any, part: str = "unlabeled", rows: Tensor | None = None, *others: Any, **more: Any) -> Any:
-        images = {"labeled": self.labeled, "val": self.val, "unlabeled": self.images}[part]
-        images = images if rows is None else images[rows]
-        with torch.no_grad():
-            chunks = [function(chunk) for chunk in torch.tensor_split(images, 3)]
-        columns = zip(*(each if isinstance(each, tuple) else (each,) for each in chunks), strict=True)
-        return tuple(torch.cat(column) for column in columns)
-
-    def each(self, function: Any, take: Any, part: str = "unlabeled", rows: Tensor | None = None) -> None:
-        rows = torch.arange(len(self.images)) if rows is None else rows
-        for chunk in torch.tensor_split(rows, 3):
-            take(chunk, *self.map(function, part, chunk))
-
-    def labels(self, part: str) -> Tensor:
-        raise AssertionError("these methods ask for no labels")
-
-    def restrict(self, stream: str, rows: Tensor | None) -> None:
-        self.restricted[stream] = rows
-
-    def restart_average(self, prefix: str = "") -> None: ...
-    def warn(self, message: str) -> None: ...
+    @property
+    def labeled(self) -> Tensor:
+        return self.parts["labeled"]
 
 
 def refreshed(method: M, pool: FakePool, progress: float = 0.0) -> M:

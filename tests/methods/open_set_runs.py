@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from helpers import pools
 from osp.engine.schedule import Timetable
 from osp.methods import Method, Sample, Step, Task, get
 from osp.nets import build_network
@@ -41,45 +42,11 @@ def step_in(method: Method, stage: str, progress: float = 0.5) -> Step:
     return table.step(table.starts[number] + int(progress * start.stage_steps))
 
 
-class FakePool:
-    """A pool of random images with validation images; remembers what it was asked."""
+class FakePool(pools.FakePool):
+    """Random images; validation images have these labels."""
 
     def __init__(self, truth: Tensor | None = None) -> None:
-        self.parts = {"unlabeled": images(POOL, 7), "val": images(12, 8)}
-        self.truth = truth
-        self.asked: list[tuple[str, bool]] = []
-        self.restricted: dict[str, Tensor | None] = {}
-        self.restarted: list[str] = []
-
-    def map(
-        self,
-        function: Any,
-        part: str = "unlabeled",
-        rows: Tensor | None = None,
-        ema: bool = False,
-        *others: Any,
-        **more: Any,
-    ) -> Any:
-        self.asked.append((part, ema))
-        with torch.no_grad():
-            found = function(self.parts[part])
-        return found if isinstance(found, tuple) else (found,)
-
-    def each(self, *arguments: Any, **more: Any) -> None:
-        raise AssertionError("nothing here is taken chunk by chunk")
-
-    def labels(self, part: str) -> Tensor:
-        assert part == "val"
-        assert self.truth is not None
-        return self.truth
-
-    def restrict(self, stream: str, rows: Tensor | None) -> None:
-        self.restricted[stream] = rows
-
-    def restart_average(self, prefix: str = "") -> None:
-        self.restarted.append(prefix)
-
-    def warn(self, message: str) -> None: ...
+        super().__init__({"unlabeled": images(POOL, 7), "val": images(12, 8)}, {} if truth is None else {"val": truth})
 
 
 def backward(loss: Tensor) -> None:

@@ -88,7 +88,7 @@ def test_images_claimed_by_their_predicted_class_are_selected_by_the_averaged_we
     method, pool = build("openmatch"), FakePool()
     assert method.kept() is None
     method.refresh(step_in(method, "select", 0.0), pool)
-    assert pool.asked == [("unlabeled", True)]
+    assert pool.passes == [("unlabeled", True)]
     features = method.net.encode(images(POOL, 7))
     pairs = method.detector.layers(features).view(POOL, 2, 4).softmax(dim=1)  # "out" first
     wanted = [

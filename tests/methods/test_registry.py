@@ -114,7 +114,7 @@ def test_a_score_of_a_method_file_needs_the_file_again(tmp_path: Path) -> None:
         ("class Mine(:\n", "cannot be loaded: SyntaxError"),
         ("import no_such_module_at_all", "cannot be loaded: ModuleNotFoundError"),
         ("1 / 0", "cannot be loaded: ZeroDivisionError"),
-        ("x = 1", "exactly one class derived from osp.methods.Method; found none"),
+        ("x = 1", "exactly one class derived from Method is wanted; found none"),
         ("from osp.methods import Method\nclass A(Method): ...\nclass B(Method): ...", "found A, B"),
         ("from osp.methods.supervised import Supervised", "found none"),
     ],
@@ -145,6 +145,6 @@ class Announced(Method):
 
 def test_an_installed_package_may_announce_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("announced", f"{__name__}:Announced", "osp.methods")
-    monkeypatch.setattr(registry, "_entry_points", lambda: {"announced": point})
+    monkeypatch.setattr(registry._methods, "installed", lambda: {"announced": point})
     assert "announced" in available()
     assert get("announced") is Announced

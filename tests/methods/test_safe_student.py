@@ -105,7 +105,7 @@ def test_a_student_replaces_the_teacher_unless_it_is_worse_on_validation(right: 
     always(method.net, 1)
     pool = FakePool(torch.tensor([0] * 4 + [1] * right + [2] * (8 - right)))
     method.begin_stage(step_in(method, "round 2", 0.0), pool)
-    assert pool.asked == [("val", False)]
+    assert pool.passes == [("val", False)]
     assert method.teacher.classifier.bias.argmax() == int(replaces)
     assert method.logged["teacher_replaced"] == float(replaces)
 
@@ -119,7 +119,7 @@ def test_the_first_teacher_and_one_without_validation_images_are_taken_as_they_a
         assert method.teacher.classifier.bias.argmax() == 0
         method.begin_stage(step_in(method, stage, 0.0), pool)
         assert method.teacher.classifier.bias.argmax() == 1
-        assert not pool.asked
+        assert not pool.passes
 
 
 def test_it_trains_its_teacher_from_labels_alone_and_then_has_rounds_of_equal_length() -> None:
@@ -168,13 +168,13 @@ def test_the_best_student_teaches_the_next_round_and_ends_the_run_if_asked() -> 
     method.begin_stage(first, pool)
     always(method.net, 2)
     method.refresh(first, pool)  # before the first step: nobody is looked at
-    assert pool.asked == []
+    assert pool.passes == []
     for answer, late in ((0, 0.3), (1, 0.5), (2, 0.9)):
         always(method.net, answer)
         method.refresh(step_in(method, "round 1", late), pool)
     always(method.net, 3)
     method.end_stage(step_in(method, "round 1", 0.99), pool)
-    assert set(pool.asked) == {("val", False)}
+    assert set(pool.passes) == {("val", False)}
     assert method.net.classifier.bias.argmax() == 3  # the student goes on from where it is
     method.begin_stage(second, pool)
     assert method.teacher.classifier.bias.argmax() == 1
@@ -191,7 +191,7 @@ def test_without_validation_images_or_unless_asked_the_last_student_stays() -> N
         always(method.net, 3)
         method.end_stage(step_in(method, "round 3", 0.99), pool)
         assert method.net.classifier.bias.argmax() == 3
-        assert not pool.asked
+        assert not pool.passes
 
 
 def test_the_paper_preset_has_the_values_of_the_reference_sheet() -> None:

@@ -267,9 +267,8 @@ class ScoredPool(FakePool):
 
     def __init__(self, pool: list[float], val: list[float], labeled: list[float]) -> None:
         super().__init__()
-        self.images, self.val, self.labeled = (
-            torch.tensor(scores)[:, None, None, None].expand(-1, 1, 8, 8) for scores in (pool, val, labeled)
-        )
+        for part, scores in (("unlabeled", pool), ("val", val), ("labeled", labeled)):
+            self.parts[part] = torch.tensor(scores)[:, None, None, None].expand(-1, 1, 8, 8)
 
 
 def scored(**options: Any) -> T2T:

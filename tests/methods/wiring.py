@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from helpers import pools
 from osp.engine.schedule import Timetable
 from osp.methods import Batch, Method, Sample, Stage, Step, Task, get
-from osp.nets import BATCH_NORMS, Network, as_tested
+from osp.nets import BATCH_NORMS, Network
 
 CLASSES, LABELED, POOL, VALIDATION, STEPS = 4, 12, 40, 12, 100
 
@@ -119,41 +119,11 @@ def tested_logits(method: Any, views: Tensor) -> Tensor:
     return logits
 
 
-class FakePool:
-    """A pool of random images that remembers what it was asked; labels go round.
-
-    With the method given, it is in eval mode during a pass unless that is asked to be otherwise, as in the engine.
-    """
+class FakePool(pools.FakePool):
+    """Random images; labels go round."""
 
     def __init__(self, method: Method | None = None) -> None:
-        self.method = method
         sizes = {"labeled": LABELED, "unlabeled": POOL, "val": VALIDATION}
-        self.parts = {part: images(size, 900 + number) for number, (part, size) in enumerate(sizes.items())}
-        self.parts["joint"] = torch.cat([self.parts["labeled"], self.parts["unlabeled"]])
-        self.asked: list[dict[str, Any]] = []
-        self.restricted: dict[str, Tensor | None] = {}
-        self.restarted: list[str] = []
-        self.warnings: list[str] = []
-
-    def map(self, function: Any, part: str = "unlabeled", rows: Tensor | None = None, *others: Any, **more: Any) -> Any:
-        self.asked.append({"part": part, "rows": rows, **more})
-        chosen = self.parts[part] if rows is None else self.parts[part][rows]
-        tested = nullcontext() if self.method is None or more.get("train") else as_tested(self.method)
-        with torch.no_grad(), tested:
-            found = function(chosen)
-        return found if isinstance(found, tuple) else (found,)
-
-    def each(self, *arguments: Any, **more: Any) -> None:
-        raise AssertionError("nothing here is taken chunk by chunk")
-
-    def labels(self, part: str) -> Tensor:
-        return torch.arange(len(self.parts[part])) % CLASSES
-
-    def restrict(self, stream: str, rows: Tensor | None) -> None:
-        self.restricted[stream] = rows
-
-    def restart_average(self, prefix: str = "") -> None:
-        self.restarted.append(prefix)
-
-    def warn(self, message: str) -> None:
-        self.warnings.append(message)
+        parts = {part: images(size, 900 + number) for number, (part, size) in enumerate(sizes.items())}
+        parts["joint"] = torch.cat([parts["labeled"], parts["unlabeled"]])
+        super().__init__(parts, {part: torch.arange(len(each)) % CLASSES for part, each in parts.items()}, method)

@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from pydantic import Field
 
 from osp import Plan, Recipe, UserError
-from osp.methods import available
+from osp.engine.train import build_method
+from osp.methods import Task, available, registry
+from osp.methods.fixmatch import FixMatch, FixMatchOptions
 from osp.recipe import make_plan
 
 
@@ -115,6 +118,47 @@ def test_a_method_file_counts_by_its_content(tmp_path: Path) -> None:
     assert identities[0] == identities[1]
     second.write_text(METHOD + "# changed", encoding="utf-8")
     assert make_plan(Recipe(method=str(second))).identity() != identities[0]
+
+
+class Later(FixMatch):
+    """FixMatch with two more options: one says what the method did before, and has another default by now."""
+
+    class Options(FixMatchOptions):
+        softness: float = Field(0.5, ge=0, json_schema_extra={"before": 0.0})
+        layers: tuple[int, ...] = Field((1,), json_schema_extra={"before": [1]})
+        unmarked: int = 3
+
+
+def test_an_option_that_came_later_is_no_part_of_the_identity_where_it_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old = make_plan(Recipe(method="fixmatch"))
+    monkeypatch.setattr(registry._methods, "get", lambda name: Later)
+
+    def today(**options: Any) -> Plan:
+        plan = make_plan(Recipe(method="fixmatch", options=options))
+        return plan.changed(options={key: value for key, value in plan.options.items() if key != "unmarked"})
+
+    assert today(softness=0.0).identity() == today(softness=0).identity() == old.identity()
+    assert today().identity() != old.identity()  # the default is not what it did before
+    assert today(softness=0.0, layers=(1, 2)).identity() != old.identity()
+    assert make_plan(Recipe(method="fixmatch", options={"softness": 0.0})).identity() != old.identity()  # unmarked
+
+
+def test_a_run_from_before_an_option_goes_on_as_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = make_plan(Recipe(method="fixmatch"))
+    monkeypatch.setattr(registry._methods, "get", lambda name: Later)
+    task = Task(num_classes=6, shape=(1, 8, 8), num_labeled=6, num_unlabeled=6, num_val=6)
+    assert build_method(old, task).options.softness == 0.0
+    assert old.differences(Recipe(options={"softness": 0.0})) == []
+    assert old.differences(Recipe(options={"softness": 0.5})) == ["softness is 0.0 there, 0.5 here"]
+
+
+def test_the_identity_of_a_run_by_a_method_that_is_gone_or_a_file_needs_no_code(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("raise SystemError('this file was run')")
+    plan = make_plan(Recipe(method="fixmatch"))
+    for name in ("no-such-method", str(tmp_path / "mine.py")):
+        assert plan.changed(method=name).identity() not in (None, plan.identity())
 
 
 def test_a_module_of_ones_own_has_no_identity() -> None:

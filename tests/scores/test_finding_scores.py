@@ -53,7 +53,7 @@ def test_a_file_in_the_folder_is_a_score(tmp_path: Path, monkeypatch: pytest.Mon
 def test_an_entry_point_is_a_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     (tmp_path / "my_package_sum.py").write_text(MINE, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(registry, "_entry_points", lambda: {"total": EntryPoint("total", value, "osp.scores")})
+    monkeypatch.setattr(registry._scores, "installed", lambda: {"total": EntryPoint("total", value, "osp.scores")})
     try:
         check_mine("total")
     finally:
@@ -62,13 +62,13 @@ def test_an_entry_point_is_a_score(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("value", ["missing_package", "os.path", "os.path:join"])
 def test_a_broken_entry_point_is_named(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    monkeypatch.setattr(registry, "_entry_points", lambda: {"broken": EntryPoint("broken", value, "osp.scores")})
+    monkeypatch.setattr(registry._scores, "installed", lambda: {"broken": EntryPoint("broken", value, "osp.scores")})
     with pytest.raises(UserError, match="broken"):
         scores.get("broken")
 
 
 def test_every_score_carries_its_files_name_and_says_what_it_is() -> None:
-    names = list(registry._files())
+    names = list(registry._scores.files())
     assert {"softmax", "energy", "vim", "matching"} <= set(names)
     for name in names:
         kind = scores.get(name)

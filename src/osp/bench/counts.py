@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from osp.bench.grid import Choice, Grid
+from osp.bench.cells import Choice
+from osp.bench.grid import Grid
 from osp.errors import UserError
 from osp.recipe import Recipe, apply_assignments, make_plan
 

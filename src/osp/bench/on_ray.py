@@ -30,6 +30,7 @@ AUTO = "auto"
 """The address that stands for the cluster that this machine belongs to."""
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # any: what Ray would print about lost nodes, we say ourselves
 
 
 class Nodes:

@@ -1,8 +1,7 @@
-"""A table with its numbers: for the terminal, as Markdown, CSV, JSON and LaTeX.
+"""A table with its numbers (`osp.bench.numbers`): for the terminal, as Markdown, CSV, JSON and LaTeX.
 
 Each cell has the mean and the standard deviation over seeds, their number, the paper's value and the difference. Marks
-say where a setting is not the paper's. The best of a column is bold only where an exact one-sided sign-flip test over
-the seeds both have finds it better than every other row (p < 0.05, which takes five seeds at least).
+say where a setting is not the paper's.
 """
 
 from __future__ import annotations
@@ -10,172 +9,19 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
-import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import product
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from osp.bench.grid import DATA_VARIANT, LOWER, MEASURES, NEITHER, Cell, Table
-from osp.bench.jobs import KeyCache
-from osp.bench.store import Store, StoredRun
-from osp.errors import UserError, printable
+from osp.bench.numbers import TEST, Filled, Report, budgets, meaning
+from osp.errors import printable
 from osp.files import make_folder, write_text
 
 if TYPE_CHECKING:
     import rich.table
 
-LEVEL = 0.05
-TEST = "bold: better than every other row by an exact one-sided sign-flip test over the seeds both have, p < 0.05"
-NOT_RUN = "not run"
 SIGNS = {"smaller budget": "b", "smaller total": "t", "reconstruction": "r", "data variant": "v", "stale": "s"}
 """Letters that stand beside a number."""
-
-
-@dataclass(frozen=True)
-class Filled:
-    """A cell with what the store has for it."""
-
-    cell: Cell
-    runs: tuple[StoredRun, ...] = ()
-    stale: tuple[StoredRun, ...] = ()
-    """Shown as such, never mixed in."""
-    problems: tuple[str, ...] = ()
-    """Results that could not be read, and why runs failed."""
-
-    def values(self, measure: str) -> dict[int, float]:
-        """By seed."""
-        found = {int(run.plan.seed): number(run.result, measure) for run in self.runs}
-        return {seed: value for seed, value in found.items() if value is not None}
-
-    def mean(self, measure: str) -> float | None:
-        values = list(self.values(measure).values())
-        return statistics.fmean(values) if values else None
-
-    def deviation(self, measure: str) -> float | None:
-        values = list(self.values(measure).values())
-        return statistics.stdev(values) if len(values) > 1 else None
-
-    @property
-    def marks(self) -> list[str]:
-        found = list(self.cell.marks) if self.runs else []
-        if any(run.result.get("data_variant") for run in self.runs):
-            found.append(DATA_VARIANT)
-        return found + (["stale"] if self.stale and not self.runs else [])
-
-    @property
-    def empty(self) -> str:
-        """What stands where there is no number."""
-        if self.cell.problem:
-            return self.cell.problem
-        return f"{NOT_RUN} ({len(self.stale)} stale)" if self.stale else NOT_RUN
-
-
-@dataclass(frozen=True)
-class Report:
-    """A table and its numbers."""
-
-    table: Table
-    filled: tuple[Filled, ...]
-    measure: str
-    bold: frozenset[tuple[str, str]] = field(default_factory=frozenset)
-
-    def at(self, row: str, column: str) -> Filled:
-        return next(each for each in self.filled if (each.cell.row, each.cell.column) == (row, column))
-
-    @property
-    def runs(self) -> list[StoredRun]:
-        """All that the numbers come from, each once."""
-        return list({run.name: run for each in self.filled for run in each.runs}.values())
-
-    @property
-    def problems(self) -> list[str]:
-        return list(dict.fromkeys(problem for each in self.filled for problem in each.problems))
-
-
-def fill(store: Store, table: Table, measure: str | None = None, keys: KeyCache | None = None) -> Report:
-    """Look up every run of a table."""
-    measure = measure or table.grid.measure
-    filled = tuple(_filled(store, cell, keys) for cell in table.cells)
-    return Report(table, filled, measure, frozenset(_bold(table, filled, measure)))
-
-
-def _filled(store: Store, cell: Cell, keys: KeyCache | None) -> Filled:
-    runs: list[StoredRun] = []
-    stale: list[StoredRun] = []
-    problems: list[str] = []
-    for plan in cell.plans:
-        content = keys.of(plan) if keys is not None else None
-        try:
-            run = store.find(plan, content)
-        except UserError as error:
-            problems.append(str(error))
-            continue
-        if run is not None:
-            (stale if run.stale else runs).append(run)
-        if (run is None or run.stale) and (failure := store.failure(store.folder_for(plan, content))):
-            problems.append(f"{cell.row}, {cell.column}, seed {plan.seed} failed: {failure}")
-    return Filled(cell, tuple(runs), tuple(stale), tuple(problems))
-
-
-def number(result: Mapping[str, Any], measure: str) -> float | None:
-    """A number of a result by its path, such as `accuracy` or `scores.softmax.auroc`."""
-    found: Any = result
-    for word in measure.split("."):
-        found = found.get(word) if isinstance(found, Mapping) else None
-    return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
-
-
-def meaning(measure: str) -> str:
-    if measure in MEASURES:
-        return MEASURES[measure]
-    group, name, kind = measure.split(".", 2)
-    where = f"by the score {name}" if group == "scores" else f"of ID test images against {name}"
-    return f"{kind.upper()} (%) {where}"
-
-
-# The test
-
-
-def _bold(table: Table, filled: Sequence[Filled], measure: str) -> list[tuple[str, str]]:
-    if measure in NEITHER:
-        return []
-    sign = -1 if measure in LOWER or measure.endswith(".fpr95") else 1
-    bold = []
-    for column in table.columns:
-        rows = {each.cell.row: each.values(measure) for each in filled if each.cell.column == column}
-        rows = {row: values for row, values in rows.items() if values}
-        if len(rows) < 2:
-            continue
-        best = max(rows, key=lambda row: sign * statistics.fmean(rows[row].values()))
-        others = [values for row, values in rows.items() if row != best]
-        if all(better(rows[best], values, sign) for values in others):
-            bold.append((best, column))
-    return bold
-
-
-def better(one: Mapping[int, float], other: Mapping[int, float], sign: int = 1) -> bool:
-    """Whether the first is better than the second over the seeds both have, by the sign-flip test."""
-    seeds = one.keys() & other.keys()
-    return bool(seeds) and sign_flip([sign * (one[seed] - other[seed]) for seed in seeds]) < LEVEL
-
-
-def sign_flip(differences: Sequence[float]) -> float:
-    """Exact one-sided p: the share of all sign patterns of the differences whose sum is at least the observed one.
-
-    Beyond 16 differences by its normal approximation, sum / sqrt(sum of squares).
-
-    >>> sign_flip([1.0, 2.0, 1.5, 0.5, 1.0]), sign_flip([1.0, -1.0])
-    (0.03125, 0.75)
-    """
-    total = sum(differences)
-    if len(differences) > 16:
-        spread = math.sqrt(sum(each * each for each in differences))
-        return 1 - statistics.NormalDist().cdf(total / spread) if spread else 1.0
-    sums = [sum(pattern) for pattern in product(*((each, -each) for each in differences))]
-    return sum(each >= total - 1e-9 for each in sums) / len(sums)
 
 
 # Words
@@ -215,35 +61,6 @@ WORDS = {
     "data variant": "the images are not exactly those published",
     "stale": "only results of other versions are there",
 }
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What a row cost, and what it uses validation images for."""
-
-    row: str
-    steps: float
-    images: float
-    seconds: float
-    validation: str
-
-
-def budgets(report: Report) -> list[Budget]:
-    """Of every row that was run: means over its runs."""
-    from osp.methods.registry import get
-
-    found = []
-    for row in report.table.rows:
-        runs = [run for each in report.filled if each.cell.row == row for run in each.runs]
-        if runs:
-            means = [statistics.fmean(number(r.result, key) or 0 for r in runs) for key in COSTS]
-            counts = sorted({run.plan.val_per_class for run in runs})
-            used = f"{' or '.join(map(str, counts))} per class: {get(runs[0].plan.method).validation}"
-            found.append(Budget(row, means[0], means[1], means[2], used))
-    return found
-
-
-COSTS = ("steps", "images_seen", "seconds")
 
 
 # Forms

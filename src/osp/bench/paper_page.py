@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from osp.bench.grid import Grid
-from osp.bench.output import SIGNS, Report, budgets, cell_text, legend, meaning
+from osp.bench.numbers import Report, budgets, meaning
+from osp.bench.output import SIGNS, cell_text, legend
 from osp.bench.page import Cell, Figure, Page, Table, write_page
 from osp.files import make_folder
 

@@ -65,6 +65,10 @@ class StoredRun:
         """Tests that a plan asks for and this run has not made."""
         return sorted(set(plan.test_ood) - set(self.result.get("other_ood") or {}))
 
+    def answers(self, plan: Plan) -> bool:
+        """Whether it is all that a plan asks for, by today's versions."""
+        return not self.stale and not self.lacks(plan)
+
 
 class Store:
     """Runs in a folder. Reading creates nothing."""
@@ -147,7 +151,7 @@ class Store:
             found = self.find(plan, keys)
         except UserError:
             return "running" if self.busy(folder.path.name) else "damaged"
-        if found is not None and not found.stale and not found.lacks(plan):
+        if found is not None and found.answers(plan):
             return "finished"
         if self.busy(folder.path.name):
             return "running"
@@ -156,6 +160,14 @@ class Store:
         if folder.begun():
             return "interrupted"
         return "stale" if found is not None else "missing"
+
+    def has_finished(self, name: str, plan: Plan) -> bool:
+        """Whether the folder of this name holds all that the plan asks for, as whoever has its claim may ask."""
+        try:
+            found = self._read(RunFolder(self.root / name), plan)
+        except UserError:  # damaged
+            return False
+        return found is not None and found.answers(plan)
 
     def runs(self) -> Iterator[StoredRun]:
         """Every finished run in the store; what cannot be read is left out."""

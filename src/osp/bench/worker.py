@@ -19,9 +19,9 @@ from typing import Any
 
 from osp.errors import UserError
 
-DONE, FAILED, ELSEWHERE, LOST, STOPPED = 0, 2, 75, 76, 130
-"""How a run ended: finished; failed; another process is at it; its node is gone; stopped, and saved. Exit codes but for
-the last but one, which no process is left to say."""
+DONE, FAILED, ELSEWHERE, LOST, FOUND, STOPPED = 0, 2, 75, 76, 77, 130
+"""How a run ended: finished; failed; another process is at it; its node is gone; another process had finished it before
+this one could claim it; stopped, and saved. Exit codes but for LOST, which no process is left to say."""
 
 BUSY = "Another process works on this run."
 
@@ -87,6 +87,8 @@ def train_claimed(store: Any, name: str, fields: dict[str, Any]) -> int:
     recipe = Recipe(**fields)
     plan = make_plan(recipe)
     folder = RunFolder(store.root / name)
+    if store.has_finished(name, plan):
+        return FOUND
     failure = ""
     try:
         set_damage_aside(folder)

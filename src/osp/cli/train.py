@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import time
@@ -165,6 +166,7 @@ def start_processes(recipe: Recipe, out: Path | None, devices: int | None, nodes
     """Where several devices are asked for and no launcher has started us: start the processes, and end as they do."""
     if devices is None and nodes is None:
         return
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its warnings come with stacks; we say it in a sentence
     from osp.distributed import started
     from osp.engine.launch import launch
     from osp.engine.train import folder_for
@@ -174,13 +176,14 @@ def start_processes(recipe: Recipe, out: Path | None, devices: int | None, nodes
         if asked != started():
             raise UserError(f"--devices and --nodes ask for {asked} processes, but {started()} were started.")
     elif asked > 1:
-        again = command_again(folder_for(recipe, out), devices)
+        again = command_again(folder_for(recipe, out), devices, nodes)
         raise typer.Exit(launch(devices or 1, nodes or 1, sys.argv[1:], again))
 
 
-def command_again(folder: Path, devices: int | None = None) -> str:
+def command_again(folder: Path, devices: int | None = None, nodes: int | None = None) -> str:
     """The command that goes on with a run."""
     several = f" --devices {devices}" if devices is not None else ""
+    several += f" --nodes {nodes}" if nodes is not None else ""
     return f"osp train --out {shlex.quote(str(folder))} --resume{several}"
 
 
@@ -191,7 +194,7 @@ def run_shown(recipe: Recipe, out: Path | None, resume: bool) -> Any:
     """
     check_environment()
     from osp.api import train as start
-    from osp.distributed import Everywhere, LostRank, started_rank
+    from osp.distributed import Everywhere, LostRank, started_here, started_nodes, started_rank
     from osp.engine.devices import keep_freed_memory
     from osp.engine.launch import LOST
     from osp.engine.progress import shown
@@ -200,7 +203,7 @@ def run_shown(recipe: Recipe, out: Path | None, resume: bool) -> Any:
 
     keep_freed_memory()
     folder = folder_for(recipe, out)
-    again, rank = command_again(folder), started_rank()
+    again, rank = command_again(folder, started_here(), started_nodes()), started_rank()
     try:
         with shown(rank == 0) as display:
             return start(recipe, folder, resume=resume, display=display, loading=display.loading)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import sys
@@ -16,6 +17,8 @@ LOST = 75
 """Exit code of a process that gave up because another was gone: it is not the reason (EX_TEMPFAIL)."""
 STOPPED = 130
 PORT = 29500
+SAVING = 120
+"""Seconds that the processes have to end their step and save when the run is stopped."""
 FOLLOWED = (LOST, -signal.SIGTERM)
 """Exit codes of a process that ended because another had: by itself, or stopped by the launcher."""
 SAID = (2, STOPPED)
@@ -30,10 +33,17 @@ def launch(devices: int, nodes: int, arguments: Sequence[str], again: str) -> in
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous.api import RendezvousError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    from osp.distributed import time_limit
+
+    for name in ["torch.distributed.elastic", *logging.root.manager.loggerDict]:  # some have a level of their own
+        if name.startswith("torch.distributed.elastic"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SAVING))
     os.environ.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // devices, 1)))
+    patience = math.ceil(time_limit().total_seconds())
     config = LaunchConfig(
         min_nodes=nodes,
         max_nodes=nodes,
@@ -41,6 +51,7 @@ def launch(devices: int, nodes: int, arguments: Sequence[str], again: str) -> in
         run_id=os.environ.get("SLURM_JOB_ID") or (uuid.uuid4().hex if nodes == 1 else "osp"),
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0" if nodes == 1 else endpoint(),
+        rdzv_configs={"join_timeout": patience, "read_timeout": min(patience, 60)},
         max_restarts=0,
     )
     try:
@@ -49,6 +60,11 @@ def launch(devices: int, nodes: int, arguments: Sequence[str], again: str) -> in
         return _why(error.failures, again)
     except SignalException:
         return STOPPED
+    except RendezvousError:
+        raise UserError(
+            f"The {nodes} machines of this run did not meet at {config.rdzv_endpoint} within {patience} seconds. Start "
+            "the same command on each of them, with the same MASTER_ADDR: the address of one of them."
+        ) from None
     except OSError as error:
         raise UserError(f"The processes could not be started: {error}.") from None
     return 0

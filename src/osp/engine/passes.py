@@ -17,9 +17,10 @@ from osp.distributed import Everywhere
 from osp.engine.batches import Feed
 from osp.engine.large import rows_like
 from osp.engine.optim import AveragedWeights
-from osp.methods.base import Part
+from osp.methods.base import OfImages, Part
 from osp.nets import as_tested
 
+Autocast = Callable[[], AbstractContextManager[None]]
 POOL_BATCH = 256
 """Images per chunk: past this, larger chunks are slower on two cores."""
 
@@ -33,7 +34,7 @@ class FeedPool:
         feed: Feed,
         next_step: int,
         averaged: AveragedWeights | None,
-        autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
+        autocast: Autocast = nullcontext,
     ) -> None:
         self._method, self._feed, self._next_step = method, feed, next_step
         self._averaged, self._autocast = averaged, autocast
@@ -41,7 +42,7 @@ class FeedPool:
 
     def map(
         self,
-        function: Callable[[Tensor], Tensor | tuple[Tensor, ...]],
+        function: OfImages,
         part: Part = "unlabeled",
         rows: Tensor | None = None,
         ema: bool = False,
@@ -59,11 +60,7 @@ class FeedPool:
         return results
 
     def each(
-        self,
-        function: Callable[[Tensor], Tensor | tuple[Tensor, ...]],
-        take: Callable[..., None],
-        part: Part = "unlabeled",
-        rows: Tensor | None = None,
+        self, function: OfImages, take: Callable[..., None], part: Part = "unlabeled", rows: Tensor | None = None
     ) -> None:
         index = self._images(part, rows)
         numbers = torch.arange(len(index)) if rows is None else rows.cpu()
@@ -96,11 +93,11 @@ class FeedPool:
 
 
 def map_images(
-    function: Callable[[Tensor], Tensor | tuple[Tensor, ...]],
+    function: OfImages,
     module: nn.Module,
     feed: Feed,
     index: np.ndarray,
-    autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
+    autocast: Autocast = nullcontext,
     view: str = "plain",
     key: tuple[int, str] = (0, ""),
     train: bool = False,
@@ -128,12 +125,12 @@ def map_images(
 
 
 def each_chunk(
-    function: Callable[[Tensor], Tensor | tuple[Tensor, ...]],
+    function: OfImages,
     module: nn.Module,
     feed: Feed,
     index: np.ndarray,
     take: Callable[[int, tuple[Tensor, ...]], None],
-    autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
+    autocast: Autocast = nullcontext,
     view: str = "plain",
     key: tuple[int, str] = (0, ""),
     train: bool = False,

@@ -49,23 +49,42 @@ class Silent:
 
 
 class Speed:
-    """Steps per second over the last minute, and the time that the rest will take."""
+    """The time that the rest will take, at the pace of the present stage's last minute.
+
+    Stages differ in what a step costs: with a new one the pace of the last is only used until there is another.
+    """
 
     def __init__(self, total: int, done: int) -> None:
-        self.total = total
+        self.total, self.done = total, done
+        self._stage = ""
+        self._pace: float | None = None
         self._seen: deque[tuple[float, int]] = deque([(time.monotonic(), done)])
 
-    def left(self, done: int) -> float | None:
-        """Seconds, or None before there is anything to judge by."""
+    def step(self, done: int, stage: str = "") -> None:
+        """Note where the run stands."""
         now = time.monotonic()
+        self.done = done
+        if stage != self._stage:
+            if self._stage:
+                self._pace = self._present(now)
+                self._seen = deque([(now, done)])
+            self._stage = stage
         if now - self._seen[-1][0] >= 0.5:
             self._seen.append((now, done))
         while len(self._seen) > 2 and now - self._seen[0][0] > WINDOW:
             self._seen.popleft()
+
+    def left(self) -> float | None:
+        """Seconds, or None before there is anything to judge by."""
+        if self.done >= self.total:
+            return 0.0
+        pace = self._present(time.monotonic())
+        return None if pace is None else (self.total - self.done) * pace
+
+    def _present(self, now: float) -> float | None:
+        """Seconds per step."""
         then, before = self._seen[0]
-        if done <= before:
-            return 0.0 if done >= self.total else None
-        return (self.total - done) * (now - then) / (done - before)
+        return (now - then) / (self.done - before) if self.done > before else self._pace
 
 
 class Live(Silent):
@@ -75,7 +94,7 @@ class Live(Silent):
         self.console = console
         self._screen: Screen | None = None
         self._opened = time.monotonic()
-        self._stage, self._done, self._speed = "", 0, Speed(0, 0)
+        self._stage, self._speed = "", Speed(0, 0)
         self._terms: dict[str, float] = {}
         self._measured: dict[str, float] = {}
 
@@ -83,7 +102,7 @@ class Live(Silent):
         if time.monotonic() - self._opened > PATIENCE:
             if text != self._stage:
                 self._start(text, total, done)
-            self._done = done
+            self._speed.step(done, text)
 
     def begin(self, total: int, done: int) -> None:
         self._start("start", total, done)
@@ -91,7 +110,8 @@ class Live(Silent):
     def step(self, done: int, stage: str) -> None:
         if stage != self._stage:
             self._terms = {}  # those of the earlier stage say nothing about this one
-        self._done, self._stage = done, stage
+        self._stage = stage
+        self._speed.step(done, stage)
 
     def values(self, done: int, stage: str, values: Mapping[str, float]) -> None:
         self.step(done, stage)
@@ -109,7 +129,7 @@ class Live(Silent):
             self._screen = None
 
     def _start(self, stage: str, total: int, done: int) -> None:
-        self._stage, self._done, self._speed = stage, done, Speed(total, done)
+        self._stage, self._speed = stage, Speed(total, done)
         if self._screen is None:
             self._screen = Screen(self, console=self.console, refresh_per_second=4)
             self._screen.start()
@@ -117,9 +137,9 @@ class Live(Silent):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Two lines, neither ever wider than the terminal: what does not fit is left out, the bar's line last."""
         width, dot = options.max_width - 1, dot_of(console.encoding)
-        total = self._speed.total
-        numbers = [f"{self._done:,}/{total:,}"]
-        if (left := self._speed.left(self._done)) is not None:
+        done, total = self._speed.done, self._speed.total
+        numbers = [f"{done:,}/{total:,}"]
+        if (left := self._speed.left()) is not None:
             numbers.append(f"{duration(left)} left")
         if (accuracy := self._measured.get("val_accuracy")) is not None:
             numbers.append(f"val {accuracy:.1f} %")
@@ -131,7 +151,7 @@ class Live(Silent):
         yield from name.render(console, end=" ")
         if bar > 1:
             full, rest = ("#", "-") if options.ascii_only else ("━", "─")
-            filled = min(bar * self._done // max(total, 1), bar)
+            filled = min(bar * done // max(total, 1), bar)
             yield from Text.assemble((full * filled, "green"), (rest * (bar - filled), "dim")).render(console, end=" ")
         line = Text(right)
         line.truncate(max(width - cell_len(name.plain) - 1, 1), overflow="ellipsis")
@@ -156,17 +176,21 @@ class Plain(Silent):
             self.say(f"{text}: {done:,}/{total:,}")
 
     def begin(self, total: int, done: int) -> None:
-        self._total, self._speed = total, Speed(total, done)
+        self._speed = Speed(total, done)
+
+    def step(self, done: int, stage: str) -> None:
+        self._speed.step(done, stage)
 
     def values(self, done: int, stage: str, values: Mapping[str, float]) -> None:
+        self.step(done, stage)
         now = time.monotonic()
-        if now - self._last < PLAIN_SECONDS and "val_accuracy" not in values and done < self._total:
+        if now - self._last < PLAIN_SECONDS and "val_accuracy" not in values and done < self._speed.total:
             return
         self._last = now
-        left = self._speed.left(done)
+        left = self._speed.left()
         dot = dot_of(getattr(sys.stderr, "encoding", None))
         rest = "" if left is None else f"{duration(left)} left{dot}"
-        self.say(f"{stage} {done}/{self._total}{dot}{rest}{brief(values, dot)}")
+        self.say(f"{stage} {done}/{self._speed.total}{dot}{rest}{brief(values, dot)}")
 
     def say(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):  # a full or closed log is no reason to lose a training

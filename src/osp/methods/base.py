@@ -26,6 +26,8 @@ from osp.randomness import generator
 
 Part = Literal["labeled", "unlabeled", "joint", "val"]
 """`joint` is the labelled images followed by the unlabelled ones."""
+OfImages = Callable[[Tensor], Tensor | tuple[Tensor, ...]]
+"""What is computed in a pass: from a chunk of images to one row, or several, for each of them."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,7 @@ class Pool(Protocol):
 
     def map(
         self,
-        function: Callable[[Tensor], Tensor | tuple[Tensor, ...]],
+        function: OfImages,
         part: Part = "unlabeled",
         rows: Tensor | None = None,
         ema: bool = False,
@@ -177,11 +179,7 @@ class Pool(Protocol):
         """
 
     def each(
-        self,
-        function: Callable[[Tensor], Tensor | tuple[Tensor, ...]],
-        take: Callable[..., None],
-        part: Part = "unlabeled",
-        rows: Tensor | None = None,
+        self, function: OfImages, take: Callable[..., None], part: Part = "unlabeled", rows: Tensor | None = None
     ) -> None:
         """Like `map`, but `take(rows, *results)` receives the results of one chunk after the other, in row order.
 
@@ -219,7 +217,12 @@ class ExtraOptimizer:
 
 
 class Options(BaseModel):
-    """Options that every method has. A method adds its own by deriving from this class."""
+    """Options that every method has. A method adds its own by deriving from this class.
+
+    An option that is added to a method which has results says what the method did before: with
+    `json_schema_extra={"before": VALUE}`, runs with that value are the same runs as those made without the option, and
+    are found in the store. Such a mark stays, whatever becomes of the default.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 

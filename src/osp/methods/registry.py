@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import importlib.util
-import pkgutil
 import sys
-from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-import osp.methods
 from osp.errors import UserError, suggest
 from osp.methods.base import Method
+from osp.plugins import Plugins, only_class
 from osp.scores import Score
 
-NOT_METHODS = {"base", "registry"}
-
-
-@cache
-def _files() -> dict[str, str]:
-    """Method names and their modules in this package: a name is the file's, with dashes."""
-    found = (module.name for module in pkgutil.iter_modules(osp.methods.__path__))
-    return {name.replace("_", "-"): name for name in found if name not in NOT_METHODS and not name.startswith("_")}
-
-
-@cache
-def _entry_points() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group="osp.methods")}
+_read = only_class(Method)
+_methods = Plugins("osp.methods", "osp.methods", "method", _read, helpers=("base", "registry"))
 
 
 def available() -> list[str]:
     """Names of all methods, those of installed packages included."""
-    return sorted({*_files(), *_entry_points()})
+    return _methods.names()
 
 
 def is_file(name: str) -> bool:
@@ -44,14 +30,22 @@ def is_file(name: str) -> bool:
 
 def get(name: str) -> type[Method]:
     """The class of a method, by its name or by the path of a Python file that defines one."""
-    if is_file(name):
-        return _only_method(_import_file(Path(name)), name)
-    if name in _files():
-        return _only_method(importlib.import_module(f"osp.methods.{_files()[name]}"), name)
-    if name in _entry_points():
-        loaded = _entry_points()[name].load()
-        return _only_method(loaded, name) if isinstance(loaded, ModuleType) else _checked(loaded, name)
-    raise UserError(f"Unknown method {name!r}.{suggest(name, available())} A file of your own: --method ./mine.py")
+    method = _from_file(Path(name)) if is_file(name) else _methods.get(name)
+    if method is None:
+        raise UserError(f"Unknown method {name!r}.{suggest(name, available())} A file of your own: --method ./mine.py")
+    if not method.name:
+        method.name = Path(name).stem.replace("_", "-")
+    return method
+
+
+def options_before(name: str) -> dict[str, Any]:
+    """What a method did before some of its options were there (`Options`); nothing is known of a file."""
+    try:
+        method = None if is_file(name) else _methods.get(name)
+    except UserError:
+        method = None
+    marks = {} if method is None else {key: each.json_schema_extra for key, each in method.Options.model_fields.items()}
+    return {key: mark["before"] for key, mark in marks.items() if isinstance(mark, dict) and "before" in mark}
 
 
 def own_scores(path: str) -> dict[str, type[Score]]:
@@ -63,6 +57,13 @@ def own_scores(path: str) -> dict[str, type[Score]]:
         if isinstance(thing, type) and issubclass(thing, Score) and thing.__module__ == module.__name__
     ]
     return {each.name or each.__name__: each for each in found}
+
+
+def _from_file(path: Path) -> type[Method]:
+    try:
+        return _read(_import_file(path))
+    except TypeError as error:
+        raise UserError(f"The method file {path} is none: {error}.") from None
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -79,24 +80,3 @@ def _import_file(path: Path) -> ModuleType:
     except Exception as error:
         raise UserError(f"The method file {path} cannot be loaded: {type(error).__name__}: {error}") from error
     return module
-
-
-def _only_method(module: ModuleType, name: str) -> type[Method]:
-    """The one class derived from Method that the module itself defines."""
-    own = [
-        thing
-        for thing in vars(module).values()
-        if isinstance(thing, type) and issubclass(thing, Method) and thing.__module__ == module.__name__
-    ]
-    if len(own) != 1:
-        listed = ", ".join(sorted(thing.__name__ for thing in own)) or "none"
-        raise UserError(
-            f"{name}: a method file defines exactly one class derived from osp.methods.Method; found {listed}."
-        )
-    return _checked(own[0], name)
-
-
-def _checked(method: type[Method], name: str) -> type[Method]:
-    if not method.name:
-        method.name = Path(name).stem.replace("_", "-")
-    return method

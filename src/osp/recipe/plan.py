@@ -98,12 +98,20 @@ class Plan(BaseModel):
     """What was asked."""
 
     def identity(self) -> str | None:
-        """A hash of all that affects the result, None for a module of the user's own."""
+        """A hash of all that affects the result, None for a module of the user's own.
+
+        Options that came later are left out where they say what the method did before.
+        """
+        from osp.methods.registry import options_before
+
         if self.network == CUSTOM:
             return None
         values = {key: value for key, value in self.model_dump(mode="json").items() if key in IDENTITY}
         if self.method_content is not None:
             values["method"] = self.method_content
+        for key, value in options_before(self.method).items():
+            if _same(self.options.get(key, value), value):
+                values["options"].pop(key, None)
         text = json.dumps(values, sort_keys=True, ensure_ascii=False)
         return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
@@ -130,7 +138,10 @@ class Plan(BaseModel):
 
     def differences(self, recipe: Recipe) -> list[str]:
         """What a recipe asks for that this plan decided otherwise, by name; what may change is left out."""
+        from osp.methods.registry import options_before
+
         mine, found = self.model_dump(mode="json"), []
+        mine["options"] = {**options_before(self.method), **mine["options"]}
         asked = recipe.asked()
         for key, value in asked.items():
             if key == "options":

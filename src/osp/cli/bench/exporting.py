@@ -7,46 +7,35 @@ from typing import Annotated
 
 import typer
 
-from osp.cli.bench.options import (
-    DEFAULT_STORE,
-    DatasetsOption,
-    MethodsOption,
-    Names,
-    RatiosOption,
-    ScaleOption,
-    SeedsOption,
-    SetOption,
-    StoreOption,
-    choice_of,
-    open_store,
-)
+from osp.cli.bench import options
 from osp.cli.text import say
 from osp.errors import user_path
 
 
 def export(
-    names: Names = None,
+    names: options.Names = None,
     to: Annotated[Path, typer.Option(help="Folder of the small store.")] = Path("results"),
-    scale: ScaleOption = "cpu",
-    seeds: SeedsOption = "0",
-    methods: MethodsOption = None,
-    datasets: DatasetsOption = None,
-    ratios: RatiosOption = None,
-    settings: SetOption = None,
-    store: StoreOption = DEFAULT_STORE,
+    scale: options.Scale = "cpu",
+    seeds: options.Seeds = "0",
+    methods: options.Methods = None,
+    datasets: options.Datasets = None,
+    ratios: options.Ratios = None,
+    settings: options.Set = None,
+    store: options.StoreFolder = options.DEFAULT_STORE,
 ) -> None:
     """Copy the small files of finished runs (of these tables, or all) into a store without weights, for a repository.
 
     Example: `osp bench export table1 --to results --seeds 0-4`
     """
+    from osp.bench.cells import expand
     from osp.bench.export import export as copy
-    from osp.bench.grid import expand, find_grid
-    from osp.bench.output import fill
+    from osp.bench.grid import find_grid
+    from osp.bench.numbers import fill
     from osp.bench.store import Store
 
-    kept = open_store(store)
+    kept = options.open_store(store)
     if names:
-        choice = choice_of(scale, seeds, methods, datasets, ratios, settings)
+        choice = options.choice_of(scale, seeds, methods, datasets, ratios, settings)
         runs = [run for name in names for run in fill(kept, expand(find_grid(name), choice)).runs]
     else:
         runs = list(kept.runs())

@@ -4,51 +4,39 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from osp.cli.bench.options import (
-    DEFAULT_STORE,
-    DatasetsOption,
-    JobsOption,
-    MethodsOption,
-    Names,
-    RatiosOption,
-    ScaleOption,
-    SeedsOption,
-    SetOption,
-    StoreOption,
-    choice_of,
-    open_store,
-)
+from osp.cli.bench import options
 from osp.cli.text import columns, console, say
 from osp.errors import UserError
 
 if TYPE_CHECKING:
-    from osp.bench.grid import Table
+    from osp.bench.cells import Table
     from osp.bench.store import Store
 
 STATES = ("finished", "running", "interrupted", "failed", "damaged", "stale", "missing")
 
 
 def list_tables(
-    scale: ScaleOption = "cpu",
-    seeds: SeedsOption = "0",
-    datasets: DatasetsOption = None,
-    jobs: JobsOption = 1,
-    store: StoreOption = DEFAULT_STORE,
+    scale: options.Scale = "cpu",
+    seeds: options.Seeds = "0",
+    datasets: options.Datasets = None,
+    jobs: options.Jobs = 1,
+    store: options.StoreFolder = options.DEFAULT_STORE,
 ) -> None:
     """Explain every table and figure, with its number of runs and how long they will take here.
 
     Example: `osp bench list --scale demo --datasets digits --seeds 0-4`
     """
+    from osp.bench.cells import expand
     from osp.bench.expected import Expected, duration
-    from osp.bench.grid import expand, find_grid, names
+    from osp.bench.grid import find_grid, names
 
-    kept = open_store(store)
+    kept = options.open_store(store)
     expected = Expected(kept)
     rows: list[tuple[object, ...]] = []
     for name in names():
         grid = find_grid(name)
         try:
-            plans = expand(grid, choice_of(scale, seeds, datasets=datasets)).plans
+            plans = expand(grid, options.choice_of(scale, seeds, datasets=datasets)).plans
         except UserError:  # a table that is not about these data sets
             continue
         missing = [plan for plan in plans if kept.status(plan) != "finished"]
@@ -61,32 +49,33 @@ def list_tables(
 
 
 def status(
-    names: Names = None,
-    scale: ScaleOption = "cpu",
-    seeds: SeedsOption = "0",
-    methods: MethodsOption = None,
-    datasets: DatasetsOption = None,
-    ratios: RatiosOption = None,
-    settings: SetOption = None,
-    jobs: JobsOption = 1,
-    store: StoreOption = DEFAULT_STORE,
+    names: options.Names = None,
+    scale: options.Scale = "cpu",
+    seeds: options.Seeds = "0",
+    methods: options.Methods = None,
+    datasets: options.Datasets = None,
+    ratios: options.Ratios = None,
+    settings: options.Set = None,
+    jobs: options.Jobs = 1,
+    store: options.StoreFolder = options.DEFAULT_STORE,
 ) -> None:
     """Show which runs of these tables (of all, if none is named) are done, running, failed or stale, and the time left.
 
     Example: `osp bench status table1 --scale demo --datasets digits --seeds 0-1`
     """
+    from osp.bench.cells import expand
     from osp.bench.expected import Expected, duration
-    from osp.bench.grid import expand, find_grid
+    from osp.bench.grid import find_grid
     from osp.bench.grid import names as all_names
 
-    kept = open_store(store)
+    kept = options.open_store(store)
     expected = Expected(kept)
     rows: list[tuple[object, ...]] = []
     failures: list[str] = []
     for name in names or all_names():
         grid = find_grid(name)
         try:
-            table = expand(grid, choice_of(scale, seeds, methods, datasets, ratios, settings))
+            table = expand(grid, options.choice_of(scale, seeds, methods, datasets, ratios, settings))
         except UserError:
             if names:
                 raise

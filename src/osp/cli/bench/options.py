@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,21 +11,21 @@ import typer
 from osp.errors import UserError, user_path
 
 if TYPE_CHECKING:
-    from osp.bench.grid import Choice
+    from osp.bench.cells import Choice
     from osp.bench.store import Store
 
 DEFAULT_STORE = Path("runs/store")
 DEFAULT_OUT = Path("runs/bench")
 
 Names = Annotated[list[str] | None, typer.Argument(metavar="TABLE...", help="Tables or figures; or a grid file.")]
-ScaleOption = Annotated[str, typer.Option(help="demo (seconds), cpu (minutes) or paper (as published).")]
-SeedsOption = Annotated[str, typer.Option(help="Seeds: 0-4, or 0,1,2.")]
-MethodsOption = Annotated[str | None, typer.Option(help="Only these methods: osp,t2t.")]
-DatasetsOption = Annotated[str | None, typer.Option(help="Only these data sets; digits needs no file.")]
-RatiosOption = Annotated[str | None, typer.Option(help="Only these shares of OOD images: 0.3,0.6.")]
-SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of every run.")]
-StoreOption = Annotated[Path, typer.Option(help="Folder in which runs are kept and found again.")]
-JobsOption = Annotated[int, typer.Option(min=1, help="Runs at a time; they share the cores.")]
+Scale = Annotated[str, typer.Option(help="demo (seconds), cpu (minutes) or paper (as published).")]
+Seeds = Annotated[str, typer.Option(help="Seeds: 0-4, or 0,1,2.")]
+Methods = Annotated[str | None, typer.Option(help="Only these methods: osp,t2t.")]
+Datasets = Annotated[str | None, typer.Option(help="Only these data sets; digits needs no file.")]
+Ratios = Annotated[str | None, typer.Option(help="Only these shares of OOD images: 0.3,0.6.")]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of every run.")]
+StoreFolder = Annotated[Path, typer.Option(help="Folder in which runs are kept and found again.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Runs at a time; they share the cores.")]
 
 
 def open_store(path: Path) -> Store:
@@ -43,7 +44,7 @@ def choice_of(
     fields: dict[str, Any] | None = None,
 ) -> Choice:
     """The part of a table that was asked for."""
-    from osp.bench.grid import Choice, parse_ratios, parse_seeds, words_of
+    from osp.bench.cells import Choice
 
     if scale not in ("demo", "cpu", "paper"):
         raise UserError(f"--scale {scale!r}: choose demo, cpu or paper.")
@@ -56,3 +57,35 @@ def choice_of(
         tuple(settings or ()),
         fields or {},
     )
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """`0-4`, `0,2,5` or both.
+
+    >>> parse_seeds("0-2,7")
+    (0, 1, 2, 7)
+    """
+    seeds: list[int] = []
+    for word in text.split(","):
+        first, dash, last = word.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise UserError(f"--seeds {text!r}: write numbers, such as 0-4 or 0,1,2.")
+        several = range(int(first), int(last if dash else first) + 1)
+        if not 0 < len(several) <= 1000:
+            raise UserError(f"--seeds {text!r}: {word.strip()} is no range; write the smaller number first.")
+        seeds += several
+    return tuple(dict.fromkeys(seeds))
+
+
+def parse_ratios(text: str) -> tuple[float, ...]:
+    """`0.3,0.6`."""
+    try:
+        return tuple(dict.fromkeys(float(word) for word in words_of(text)))
+    except ValueError:
+        raise UserError(f"--ratios {text!r}: write numbers from 0 to 1, such as 0.3,0.6.") from None
+
+
+def words_of(text: str | Iterable[str] | None) -> tuple[str, ...]:
+    """`a,b` as a row of words."""
+    parts = [] if text is None else [text] if isinstance(text, str) else list(text)
+    return tuple(dict.fromkeys(word.strip() for part in parts for word in part.split(",") if word.strip()))

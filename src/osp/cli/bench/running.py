@@ -10,28 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from osp.cli.bench import options
 from osp.cli.bench.listing import list_runs
-from osp.cli.bench.options import (
-    DEFAULT_OUT,
-    DEFAULT_STORE,
-    DatasetsOption,
-    JobsOption,
-    MethodsOption,
-    Names,
-    RatiosOption,
-    ScaleOption,
-    SeedsOption,
-    SetOption,
-    StoreOption,
-    choice_of,
-    open_store,
-)
 from osp.cli.bench.showing import show
 from osp.cli.text import complain, say, tell
 from osp.errors import UserError, user_path
 
 if TYPE_CHECKING:
-    from osp.bench.grid import Table
+    from osp.bench.cells import Table
     from osp.bench.jobs import Job, KeyCache
     from osp.bench.run import Machines, Outcome
     from osp.bench.store import Store
@@ -64,26 +50,26 @@ class Where:
 
 
 def run(
-    names: Names = None,
-    scale: ScaleOption = "cpu",
-    seeds: SeedsOption = "0",
-    methods: MethodsOption = None,
-    datasets: DatasetsOption = None,
-    ratios: RatiosOption = None,
-    settings: SetOption = None,
+    names: options.Names = None,
+    scale: options.Scale = "cpu",
+    seeds: options.Seeds = "0",
+    methods: options.Methods = None,
+    datasets: options.Datasets = None,
+    ratios: options.Ratios = None,
+    settings: options.Set = None,
     measure: Annotated[str | None, typer.Option(help="Numbers to show: accuracy,open_accuracy,...")] = None,
     id_count: IdCountOption = None,
     ood_count: OodCountOption = None,
     val_per_class: ValOption = None,
     test_ood: TestOodOption = None,
     data_dir: DataDirOption = None,
-    jobs: JobsOption = 1,
+    jobs: options.Jobs = 1,
     ray: RayOption = None,
     slurm: SlurmOption = False,
     cpus: CpusOption = 1,
     gpus: GpusOption = None,
-    store: StoreOption = DEFAULT_STORE,
-    out: Annotated[Path, typer.Option(help="Folder for tables, figures and the page.")] = DEFAULT_OUT,
+    store: options.StoreFolder = options.DEFAULT_STORE,
+    out: Annotated[Path, typer.Option(help="Folder for tables, figures and the page.")] = options.DEFAULT_OUT,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and their state; run nothing.")] = False,
     no_run: Annotated[bool, typer.Option("--no-run", help="Show what the store has; run nothing.")] = False,
 ) -> None:
@@ -91,24 +77,25 @@ def run(
 
     Finished runs are not repeated, interrupted ones go on, failed ones are tried again.
     """
-    from osp.bench.grid import check_measure, expand, find_grid, words_of
+    from osp.bench.cells import expand
+    from osp.bench.grid import check_measure, find_grid
     from osp.bench.jobs import KeyCache
-    from osp.bench.output import fill
+    from osp.bench.numbers import fill
 
     fields = _fields(data_dir, id_count, ood_count, val_per_class, test_ood)
-    choice = choice_of(scale, seeds, methods, datasets, ratios, settings, fields)
+    choice = options.choice_of(scale, seeds, methods, datasets, ratios, settings, fields)
     if ray is not None and slurm:
         raise UserError("--ray and --slurm: runs go to one of them; leave the other out.")
     if not names:
         raise UserError("Name a table: `osp bench list` shows them.")
-    measures = words_of(measure)
+    measures = options.words_of(measure)
     try:
         for each in measures:
             check_measure(each)
     except ValueError as error:
         raise UserError(f"--measure: {error}.") from None
     tables = [expand(find_grid(name), choice) for name in names]
-    kept, target = open_store(store), user_path(out)
+    kept, target = options.open_store(store), user_path(out)
     if dry_run:
         list_runs(kept, tables, jobs)
         return

@@ -9,13 +9,13 @@ from osp.cli.text import columns, complain, console, plain, say
 from osp.errors import UserError
 
 if TYPE_CHECKING:
-    from osp.bench.grid import Table
-    from osp.bench.output import Report
+    from osp.bench.cells import Table
+    from osp.bench.numbers import Report
 
 
 def show(table: Table, reports: list[Report], out: Path, shown: int) -> None:
     """Print the table, and write it with its figure and page."""
-    from osp.bench import counts, output
+    from osp.bench import counts, numbers, output
     from osp.bench.figures import draw
     from osp.bench.paper_page import write_bench_page
 
@@ -35,7 +35,7 @@ def show(table: Table, reports: list[Report], out: Path, shown: int) -> None:
             shown_on.print(plain(line, "dim"), soft_wrap=True)
         costs = [
             (c.row, f"{c.steps:,.0f}", f"{c.images:,.0f}", f"{c.seconds:,.1f}", c.validation)
-            for c in output.budgets(reports[0])
+            for c in numbers.budgets(reports[0])
         ]
         if costs:
             say()
