@@ -25,6 +25,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="torture", description=__doc__)
     parser.add_argument("parts", nargs="*", default=["kill", "disk", "fuzz", "attack", "load"])
     parser.add_argument("--kills", type=int, default=25, help="kills of each kind per piece of work")
+    parser.add_argument("--works", help="only these pieces of work: train osp;bench")
+    parser.add_argument("--kinds", help="only these kinds of input: recipe,idx")
     parser.add_argument("--cases", type=int, default=1000, help="damaged inputs of each kind")
     parser.add_argument("--images", type=int, default=100_000, help="images that osp predict looks at")
     parser.add_argument("--steps", type=int, default=20_000, help="training steps whose memory is watched")
@@ -56,19 +58,23 @@ def kill(base: Path, given: argparse.Namespace) -> Iterator[Row]:
     draws, strace = random.Random(given.seed), tracer()
     if strace is None:
         print("strace is not there: kills at random moments only")
-    for work in works():
+    for work in works(given.works.split(";") if given.works else None):
         started = time.monotonic()
-        found = at_random(work, base, given.kills, draws)
-        if strace is not None:
-            found += at_calls(work, base, strace, given.kills, draws)
-        yield f"kill: {work.name}", found.tried, list(found.faults), time.monotonic() - started
+        kills = max(1, given.kills // 5) if work.costly else given.kills
+        found = at_random(work, base, kills, draws)
+        if strace is not None and work.alone:
+            found += at_calls(work, base, strace, kills, draws)
+        yield f"kill: {work.name}", found.killed, list(found.faults), time.monotonic() - started
 
 
 def fuzz(base: Path, given: argparse.Namespace) -> Iterator[Row]:
     from torture.fuzz import fuzz as attack
     from torture.subjects import subjects
 
+    kinds = given.kinds.split(",") if given.kinds else None
     for subject in subjects():
+        if kinds is not None and subject.name not in kinds:
+            continue
         started = time.monotonic()
         found = attack(subject, base, given.cases, random.Random(given.seed))
         yield f"fuzz: {subject.name}", found.tried, found.faults, time.monotonic() - started

@@ -94,8 +94,7 @@ class Claims:
         """Put our mark there, unless another machine's claim counts."""
         mark = self.mark(name)
         try:
-            with contextlib.suppress(FileExistsError), open(mark, "xb") as file:  # on network disks, too, only one can
-                file.write(content)
+            if _first(mark, content):
                 return True
             if self.held_elsewhere(name):
                 return False
@@ -132,6 +131,27 @@ class Claims:
                 return os.stat(file.name).st_mtime
         except OSError:
             return time.time()
+
+
+def _first(mark: Path, content: bytes) -> bool:
+    """Make the mark, whole from its first moment; False where there is one. On network disks, too, only one can.
+
+    A process that was killed between making and filling it would leave a claim of nobody, void only when it is silent.
+    """
+    whole = mark.with_name(f".{uuid.uuid4().hex}.claim")
+    try:
+        whole.write_bytes(content)
+        os.link(whole, mark)
+        return True
+    except FileExistsError:
+        return False
+    except OSError:  # a disk without links
+        with contextlib.suppress(FileExistsError), open(mark, "xb") as file:
+            file.write(content)
+            return True
+        return False
+    finally:
+        whole.unlink(missing_ok=True)
 
 
 def is_locked(lock: Path) -> bool:
