@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -132,4 +133,18 @@ def test_a_disk_without_links_has_claims_too(here: Claims, monkeypatch: pytest.M
         assert here.held("run")
         assert b"here" in here.mark("run").read_bytes()
     assert not list(here.folder.glob("*.claim"))
+    assert not list(here.folder.glob(".*.claim"))
+
+
+def test_a_full_disk_leaves_no_claim(here: Claims, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, content: bytes) -> int:
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", full)
+        with pytest.raises(UserError, match="No space left"), here.hold("run", "busy"):
+            pass
+    with here.hold("run", "busy"):
+        pass
     assert not list(here.folder.glob(".*.claim"))

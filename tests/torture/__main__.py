@@ -27,9 +27,11 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=25, help="kills of each kind per piece of work")
     parser.add_argument("--works", help="only these pieces of work: train osp;bench")
     parser.add_argument("--kinds", help="only these kinds of input: recipe,idx")
+    parser.add_argument("--only", help="only cases of disk, attack and load with such a text in their names: full;clock")
     parser.add_argument("--cases", type=int, default=1000, help="damaged inputs of each kind")
     parser.add_argument("--images", type=int, default=100_000, help="images that osp predict looks at")
     parser.add_argument("--steps", type=int, default=20_000, help="training steps whose memory is watched")
+    parser.add_argument("--seconds", type=float, default=60, help="how long 64 clients ask osp serve")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="folder for what failed; else a temporary one")
     given = parser.parse_args()
@@ -80,8 +82,10 @@ def fuzz(base: Path, given: argparse.Namespace) -> Iterator[Row]:
         yield f"fuzz: {subject.name}", found.tried, found.faults, time.monotonic() - started
 
 
-def each(cases: Iterable[tuple[str, Callable[[], str]]], prefix: str) -> Iterator[Row]:
+def each(cases: Iterable[tuple[str, Callable[[], str]]], prefix: str, given: argparse.Namespace) -> Iterator[Row]:
     for name, case in cases:
+        if given.only and not any(word in name for word in given.only.split(";")):
+            continue
         started = time.monotonic()
         fault = case()
         yield f"{prefix}: {name}", 1, [f"{prefix}: {name}: {fault}"] if fault else [], time.monotonic() - started
@@ -90,19 +94,19 @@ def each(cases: Iterable[tuple[str, Callable[[], str]]], prefix: str) -> Iterato
 def disk(base: Path, given: argparse.Namespace) -> Iterator[Row]:
     from torture.disk import cases
 
-    yield from each(cases(base), "disk")
+    yield from each(cases(base), "disk", given)
 
 
 def attack(base: Path, given: argparse.Namespace) -> Iterator[Row]:
     from torture.attack import cases
 
-    yield from each(cases(base), "attack")
+    yield from each(cases(base), "attack", given)
 
 
 def load(base: Path, given: argparse.Namespace) -> Iterator[Row]:
     from torture.load import cases
 
-    yield from each(cases(base, given.images, given.steps), "load")
+    yield from each(cases(base, given.images, given.steps, 64, given.seconds), "load", given)
 
 
 Part = Callable[[Path, argparse.Namespace], Iterator[Row]]

@@ -140,18 +140,30 @@ def _first(mark: Path, content: bytes) -> bool:
     """
     whole = mark.with_name(f".{uuid.uuid4().hex}.claim")
     try:
-        whole.write_bytes(content)
-        os.link(whole, mark)
+        whole.write_bytes(content)  # on a full disk this fails, and there is no mark
+        try:
+            os.link(whole, mark)
+        except FileExistsError:
+            return False
+        except OSError:  # a disk without links
+            return _exclusively(mark, content)
         return True
-    except FileExistsError:
-        return False
-    except OSError:  # a disk without links
-        with contextlib.suppress(FileExistsError), open(mark, "xb") as file:
-            file.write(content)
-            return True
-        return False
     finally:
         whole.unlink(missing_ok=True)
+
+
+def _exclusively(mark: Path, content: bytes) -> bool:
+    """Make and fill the mark; False where there is one."""
+    try:
+        with open(mark, "xb", buffering=0) as file:
+            try:
+                file.write(content)
+            except OSError:
+                mark.unlink()
+                raise
+    except FileExistsError:
+        return False
+    return True
 
 
 def is_locked(lock: Path) -> bool:
