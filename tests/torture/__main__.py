@@ -27,7 +27,9 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=25, help="kills of each kind per piece of work")
     parser.add_argument("--works", help="only these pieces of work: train osp;bench")
     parser.add_argument("--kinds", help="only these kinds of input: recipe,idx")
-    parser.add_argument("--only", help="only cases of disk, attack and load with such a text in their names: full;clock")
+    parser.add_argument(
+        "--only", help="only cases of disk, attack and load with such a text in their names: full;clock"
+    )
     parser.add_argument("--cases", type=int, default=1000, help="damaged inputs of each kind")
     parser.add_argument("--images", type=int, default=100_000, help="images that osp predict looks at")
     parser.add_argument("--steps", type=int, default=20_000, help="training steps whose memory is watched")

@@ -142,9 +142,10 @@ def read_only(base: Path, begun: bool) -> str:
         try:
             train(recipe("osp"), folder / "run", resume=begun)
         except UserError as error:
-            assert str(folder) in str(error), f"the sentence names no folder: {error}"
+            said = str(error)
         else:
             raise AssertionError("a run on a read-only disk")
+        assert str(folder) in said, f"the sentence names no folder: {said}"
         assert before == sorted((path, path.stat().st_mtime_ns) for path in folder.rglob("*")), "files changed"
 
     return _told(go, base / "disk")

@@ -29,9 +29,7 @@ GROWTH = 64.0
 """Megabytes by which the second half of the work may exceed the first."""
 
 
-def cases(
-    base: Path, images: int, steps: int, clients: int, seconds: float
-) -> Iterator[tuple[str, Callable[[], str]]]:
+def cases(base: Path, images: int, steps: int, clients: int, seconds: float) -> Iterator[tuple[str, Callable[[], str]]]:
     base.mkdir(parents=True)
     yield f"serve, {clients} clients", lambda: clients_of_serve(base / "serve", clients, seconds)
     yield f"predict {images:,} images", lambda: predict(base / "predict", images)
@@ -132,7 +130,8 @@ def clients_of_serve(base: Path, clients: int, seconds: float) -> str:
     served, lock = Served(), threading.Lock()
     with serving(base / "run") as (port, process):
         end = time.monotonic() + seconds
-        crowd = [threading.Thread(target=_ask_on, args=(port, content.getvalue(), end, served, lock)) for _ in range(clients)]
+        given = (port, content.getvalue(), end, served, lock)
+        crowd = [threading.Thread(target=_ask_on, args=given) for _ in range(clients)]
         for each in crowd:
             each.start()
         time.sleep(seconds / 2)
@@ -143,10 +142,10 @@ def clients_of_serve(base: Path, clients: int, seconds: float) -> str:
     answered, lost = len(served.waits), sum(served.faults.values())
     waits, whole = np.array(served.waits or [0.0]), np.array(served.whole or [0.0])
     print(
-        f"  serve: {clients} clients, {seconds:.0f} s: {answered:,} answered ({answered / seconds:.0f}/s), {lost} lost; "
-        f"latency median {np.median(waits):.3f}, 95 % {np.percentile(waits, 95):.3f}, longest {waits.max():.3f} s; asked to "
-        f"come back {served.later:,} times, with that the median is {np.median(whole):.2f}, the longest {whole.max():.1f} s; "
-        f"{grown:+.1f} MB in the second half, {files} open files at the end"
+        f"  serve: {clients} clients, {seconds:.0f} s: {answered:,} answered ({answered / seconds:.0f}/s), {lost} lost;\n"
+        f"  latency: median {np.median(waits):.3f}, 95 % {np.percentile(waits, 95):.3f}, longest {waits.max():.3f} s;\n"
+        f"  told to come back {served.later:,} times: then median {np.median(whole):.2f}, longest {whole.max():.1f} s;\n"
+        f"  {grown:+.1f} MB in the second half, {files} open files at the end"
     )
     if lost or answered < clients:
         return f"{answered} answered, lost: {dict(served.faults)}"
