@@ -23,7 +23,7 @@ Row = tuple[str, int, list[str], float]
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="torture", description=__doc__)
-    parser.add_argument("parts", nargs="*", default=["kill", "disk", "fuzz", "attack", "load"])
+    parser.add_argument("parts", nargs="*", default=["kill", "disk", "numbers", "fuzz", "attack", "load"])
     parser.add_argument("--kills", type=int, default=25, help="kills of each kind per piece of work")
     parser.add_argument("--works", help="only these pieces of work: train osp;bench")
     parser.add_argument("--kinds", help="only these kinds of input: recipe,idx")
@@ -99,6 +99,12 @@ def disk(base: Path, given: argparse.Namespace) -> Iterator[Row]:
     yield from each(cases(base), "disk", given)
 
 
+def numbers(base: Path, given: argparse.Namespace) -> Iterator[Row]:
+    from torture.numbers import cases
+
+    yield from each(cases(base), "numbers", given)
+
+
 def attack(base: Path, given: argparse.Namespace) -> Iterator[Row]:
     from torture.attack import cases
 
@@ -112,7 +118,10 @@ def load(base: Path, given: argparse.Namespace) -> Iterator[Row]:
 
 
 Part = Callable[[Path, argparse.Namespace], Iterator[Row]]
-PARTS: dict[str, Part] = {"kill": kill, "disk": disk, "fuzz": fuzz, "attack": attack, "load": load}
+PARTS: dict[str, Part] = {
+    **{"kill": kill, "disk": disk, "numbers": numbers},
+    **{"fuzz": fuzz, "attack": attack, "load": load},
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -142,9 +142,9 @@ def clients_of_serve(base: Path, clients: int, seconds: float) -> str:
     answered, lost = len(served.waits), sum(served.faults.values())
     waits, whole = np.array(served.waits or [0.0]), np.array(served.whole or [0.0])
     print(
-        f"  serve: {clients} clients, {seconds:.0f} s: {answered:,} answered ({answered / seconds:.0f}/s), {lost} lost;\n"
+        f"  serve: {clients} clients, {seconds:.0f} s: {answered:,} answered, {lost} lost;\n"
         f"  latency: median {np.median(waits):.3f}, 95 % {np.percentile(waits, 95):.3f}, longest {waits.max():.3f} s;\n"
-        f"  told to come back {served.later:,} times: then median {np.median(whole):.2f}, longest {whole.max():.1f} s;\n"
+        f"  told to come back {served.later:,} times; so median {np.median(whole):.2f}, longest {whole.max():.1f} s;\n"
         f"  {grown:+.1f} MB in the second half, {files} open files at the end"
     )
     if lost or answered < clients:
