@@ -33,10 +33,10 @@ SITUATIONS: dict[str, dict[str, Any]] = {
 """Fields of the recipe; a folder is one of those that `make` makes."""
 
 
-def make(base: Path) -> None:
+def make(base: Path, classes: int = CLASSES) -> None:
     """The folders of images that the situations name."""
-    for name, classes, each in (("constant", 3, 14), ("thousand", CLASSES, 3)):
-        for number in range(classes):
+    for name, several, each in (("constant", 3, 14), ("thousand", classes, 3)):
+        for number in range(several):
             place = base / name / f"c{number:04}"
             place.mkdir(parents=True)
             for copy in range(each):
