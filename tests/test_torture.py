@@ -58,10 +58,6 @@ def test_random_kills_land_and_what_is_lost_is_told(tmp_path: Path) -> None:
     assert found.killed == 1
     assert found.lost == found.tried
     assert "lost" in (tmp_path / "kills.txt").read_text()
-    (store,) = works(["store"])
-    found = at_random(store, tmp_path, 2, random.Random(0))
-    assert found.killed == 2
-    assert not found.faults
 
 
 @pytest.mark.parametrize(("name", "kilobytes"), [("sort", 4), ("store", 0), ("store", 8), ("train supervised", 40)])

@@ -105,7 +105,9 @@ def serving(run: Path) -> Iterator[tuple[int, int]]:
     path = os.pathsep.join(path for path in sys.path if path)
     process = subprocess.Popen(
         [sys.executable, "-m", "osp", "serve", str(run), "--port", "0"],
-        **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
     )
     try:
