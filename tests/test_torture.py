@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import mmap
+import os
 import random
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from osp import UserError
-from torture import attack
-from torture.kill import at_calls, tracer, works
+from torture import attack, disk, load, numbers
+from torture.fuzz import Subject, fuzz
+from torture.kill import Work, at_calls, at_random, duration, reference, tracer, works
+from torture.subjects import subjects
 from torture.trial import trial
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks and /proc")
@@ -27,6 +33,127 @@ def test_work_killed_at_system_calls_is_taken_up_and_nothing_is_lost(name: str, 
     found = at_calls(work, tmp_path, strace, 3, random.Random(0))
     assert found.tried == 3
     assert not found.faults
+
+
+def _act(folder: Path) -> None:
+    time.sleep(0.3)
+    (folder / "done").touch()
+
+
+def _work(check: Callable[[Path, Path], None]) -> Work:
+    return Work("nap", lambda folder: time.sleep(0.7), _act, _act, check)
+
+
+def test_random_kills_are_drawn_from_the_time_of_the_work_and_not_of_its_preparation(tmp_path: Path) -> None:
+    work = _work(lambda folder, good: None)
+    reference(work, tmp_path)  # that it is there already makes the work no shorter
+    assert 0.3 <= duration(work, tmp_path) < 0.7
+
+
+def test_random_kills_land_and_what_is_lost_is_told(tmp_path: Path) -> None:
+    def lost(folder: Path, good: Path) -> None:
+        raise AssertionError("lost")
+
+    found = at_random(_work(lost), tmp_path, 1, random.Random(0))
+    assert found.killed == 1
+    assert found.lost == found.tried
+    assert "lost" in (tmp_path / "kills.txt").read_text()
+
+
+@pytest.mark.parametrize(("name", "kilobytes"), [("sort", 4), ("store", 0), ("store", 8), ("train supervised", 40)])
+def test_a_disk_that_was_full_costs_nothing_once_there_is_room(name: str, kilobytes: int, tmp_path: Path) -> None:
+    if not disk.may_mount():
+        pytest.skip("no mount namespaces here")
+    (work,) = works([name])
+    assert disk.full_disk(work, tmp_path, kilobytes) == ""
+
+
+def test_a_full_disk_is_one(tmp_path: Path) -> None:
+    if not disk.may_mount():
+        pytest.skip("no mount namespaces here")
+
+    def fill(folder: Path) -> None:
+        (folder / "large").write_bytes(bytes(100_000))
+
+    seen: list[str] = []
+
+    def check(folder: Path, good: Path) -> None:
+        assert (folder / "large").stat().st_size == 100_000
+        raise AssertionError("filled twice" if (folder / "again").exists() else "filled once")
+
+    def again(folder: Path) -> None:
+        fill(folder)
+        (folder / "again").touch()
+
+    for kilobytes in (20, 500):
+        work = Work(f"fill-{kilobytes}", lambda folder: None, fill, again, check)
+        seen.append(disk.full_disk(work, tmp_path, kilobytes))
+    assert "twice" in seen[0]
+    assert "once" in seen[1]
+
+
+def test_disks_that_cannot_be_written_and_images_that_vanish_are_told(tmp_path: Path) -> None:
+    if disk.may_mount():
+        assert disk.read_only(tmp_path / "new", begun=False) == ""
+    assert disk.vanished(tmp_path / "vanished") == ""
+    assert disk.gone_on_the_way(tmp_path / "gone", 3) == ""
+
+
+def test_of_two_processes_on_one_folder_one_does_the_work(tmp_path: Path) -> None:
+    assert disk.two_processes(tmp_path / "two") == ""
+
+
+@pytest.mark.parametrize("name", ["recipe", "images", "store", "grid file", "HTTP requests"])
+def test_damaged_inputs_end_in_a_result_or_a_sentence(name: str, tmp_path: Path) -> None:
+    (subject,) = (each for each in subjects() if each.name == name)
+    found = fuzz(subject, tmp_path, 25, random.Random(1))
+    assert found.tried == 25
+    assert not found.faults
+
+
+def test_the_fuzzer_tells_tracebacks_stray_files_and_crashes_within_a_batch(tmp_path: Path) -> None:
+    def read(folder: Path) -> None:
+        content = (folder / "x").read_bytes()
+        if content == b"good":
+            return
+        if len(content) % 3 == 0:
+            raise KeyError("a traceback")
+        if len(content) % 3 == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        (folder / "stray").touch()
+        raise UserError("no")
+
+    def make(folder: Path) -> None:
+        (folder / "x").write_bytes(b"good")
+
+    subject = Subject("toy", make, ("x",), read)
+    found = fuzz(subject, tmp_path, 30, random.Random(0))
+    changed = [fault for fault in found.faults if "traceback" in fault or "signal" in fault or "stray" in fault]
+    assert len(changed) == len(found.faults) >= 20
+    assert {word for word in ("a traceback", "signal 9", "stray") if any(word in fault for fault in changed)} == {
+        "a traceback",
+        "signal 9",
+        "stray",
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "situation"),
+    [("osp", "oblong"), ("curriculum", "no pool"), ("dac", "constant")],
+)
+def test_odd_numbers_end_in_a_result_or_a_sentence(method: str, situation: str, tmp_path: Path) -> None:
+    numbers.make(tmp_path, classes=4)
+    assert numbers.odd(tmp_path, method, situation) == ""
+
+
+def test_long_work_is_measured(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert load.predict(tmp_path / "predict", 200) == ""
+    assert load.training(tmp_path / "train", 40) == ""
+    assert load.clients_of_serve(tmp_path / "serve", 4, 1.0) == ""
+    said = capfd.readouterr().out
+    assert "200 images" in said
+    assert "40 steps" in said
+    assert "0 lost" in said
 
 
 def test_the_trial_tells_a_result_a_refusal_a_traceback_a_hang_and_gluttony() -> None:

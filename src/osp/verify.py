@@ -30,7 +30,7 @@ from osp.predictor import load as load_predictor
 from osp.recipe import Plan
 from osp.recipe.reading import read_fields
 from osp.runs.folder import RunFolder
-from osp.runs.schema import metrics_line
+from osp.runs.schema import Note, check, metrics_line, read_json
 
 TOLERANCE = 0.5
 """Points by which a figure computed again may differ: logits and features are kept in half precision."""
@@ -89,13 +89,17 @@ def verify_store(root: Path) -> Iterator[Verdict]:
         if each.is_symlink() or not each.is_dir():
             verdict.problems.append(f"{each.name}: no folder of a run")
         elif (each / "run.json").exists():
-            noted = verdict.attempt(f"{each.name}/run.json", partial(RunFolder(each).read_json, each / "run.json"))
-            if isinstance(noted, dict) and noted.get("status") == "finished" and not (each / "result.json").exists():
+            noted = verdict.attempt(f"{each.name}/run.json", partial(_note, each / "run.json"))
+            if noted is not None and noted.status == "finished" and not (each / "result.json").exists():
                 verdict.problems.append(f"{each.name}: run.json says that it is finished, and it has no result")
     yield verdict
     for each in runs:
         if each.is_dir() and not each.is_symlink():
             yield verify_run(each)
+
+
+def _note(path: Path) -> Note:
+    return check(read_json(path), Note)
 
 
 def verify_photos(folder: Path) -> Verdict:

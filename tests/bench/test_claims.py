@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,3 +102,49 @@ def test_of_two_machines_that_take_over_at_once_one_gives_way(
 def test_a_claim_that_cannot_be_read_is_being_written_elsewhere(here: Claims) -> None:
     here.mark("run").write_bytes(b"")
     assert here.held("run")
+
+
+def test_a_process_killed_while_it_makes_its_claim_leaves_none_that_holds(here: Claims) -> None:
+    for when in ("before", "after"):
+        child = os.fork()
+        if child == 0:
+            link = os.link
+
+            def killed(source: Path, target: Path, when: str = when, link: Any = link) -> None:
+                if when == "after":
+                    link(source, target)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            os.link = killed  # type: ignore[assignment]
+            with here.hold("run", "busy"):
+                os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        assert not here.held("run")
+        with here.hold("run", "busy"):
+            assert b"here" in here.mark("run").read_bytes()
+
+
+def test_a_disk_without_links_has_claims_too(here: Claims, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*names: object) -> None:
+        raise PermissionError("no links")
+
+    monkeypatch.setattr(os, "link", refused)
+    with here.hold("run", "busy"):
+        assert here.held("run")
+        assert b"here" in here.mark("run").read_bytes()
+    assert not list(here.folder.glob("*.claim"))
+    assert not list(here.folder.glob(".*.claim"))
+
+
+def test_a_full_disk_leaves_no_claim(here: Claims, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, content: bytes) -> int:
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", full)
+        with pytest.raises(UserError, match="No space left"), here.hold("run", "busy"):
+            pass
+    with here.hold("run", "busy"):
+        pass
+    assert not list(here.folder.glob(".*.claim"))

@@ -11,9 +11,10 @@ import pytest
 
 from helpers.stores import finished, plan_of
 from osp.bench.export import export
-from osp.bench.store import Store
+from osp.bench.store import Store, read_note
 from osp.errors import UserError
 from osp.recipe import Plan
+from osp.verify import verify
 
 
 @pytest.fixture
@@ -164,3 +165,33 @@ def test_an_export_is_a_store_without_weights_and_without_places(store: Store, t
     files = {file.name: file.read_text() for file in found.folder.path.iterdir()}
     assert "model.safetensors" not in files
     assert not [name for name, text in files.items() if "somebody" in text]
+
+
+@pytest.mark.parametrize(
+    "noted",
+    [
+        "{",
+        "[]",
+        '{"status": "failed", "failure": ["a"]}',
+        '{"status": ["failed"], "failure": "a"}',
+        '{"status": "failed", "failure": "a", "machine": 3}',
+        '{"status": "failed", "failure": "a", "machine": {"cores": [2]}}',
+        '{"status": "failed", "failure": "a", "versions": {"osp": 1}}',
+        '{"failure": "a"}',
+    ],
+)
+def test_a_note_that_does_not_have_its_form_counts_as_none_and_verify_tells(noted: str, store: Store) -> None:
+    plan = plan_of()
+    folder = finished(store, plan)
+    store.note(store.folder_for(plan), plan, "failed", {"cores": 2}, "a")
+    assert store.failure(store.folder_for(plan)) == "a"
+    (store.folder_for(plan).path / "run.json").write_text(noted)
+    assert store.failure(store.folder_for(plan)) == ""
+    assert [run.machine for run in store.runs()] == [{}]
+    (verdict, *_) = verify(store.root)
+    assert [problem for problem in verdict.problems if "run.json" in problem], folder
+
+
+def test_every_note_in_the_repository_has_its_form() -> None:
+    notes = sorted((Path(__file__).parents[2] / "results").glob("*/run.json"))
+    assert [note for note in notes if read_note(note) is None] == []

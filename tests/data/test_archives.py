@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import random
 import stat
+import struct
 import tarfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -108,3 +111,52 @@ def test_an_archive_that_unpacks_to_too_much_is_stopped(tmp_path: Path, monkeypa
     with pytest.raises(UserError, match="unpacks to more"):
         extract(archive, tmp_path, "set")
     assert [path.name for path in tmp_path.iterdir()] == ["a.tar.gz"]
+
+
+def _odd_names(path: Path, name: str) -> None:
+    member = tarfile.TarInfo("set/x")
+    member.pax_headers = {"path": name}
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(member)
+
+
+def _odd_zip(path: Path, flags: int, method: int) -> None:
+    """A good archive whose headers say that it is encrypted, or packed by a method that nobody knows."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("set/x", b"x" * 100)
+    content = bytearray(path.read_bytes())
+    for mark, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        at = content.index(mark) + place
+        content[at : at + 4] = struct.pack("<HH", flags, method)
+    path.write_bytes(content)
+
+
+def _damaged_xz(path: Path) -> None:
+    with tarfile.open(path, "w:xz") as archive:
+        member = tarfile.TarInfo("set/x")
+        member.size = 50_000
+        archive.addfile(member, io.BytesIO(random.Random(0).randbytes(50_000)))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: _odd_names(path, "set/a\0b"),
+        lambda path: _odd_names(path, "set/" + "n" * 5000),
+        lambda path: _odd_zip(path, 1, 0),
+        lambda path: _odd_zip(path, 0, 99),
+        _damaged_xz,
+    ],
+    ids=["NUL in a name", "endless name", "encrypted", "unknown method", "damaged xz"],
+)
+def test_an_odd_archive_is_refused_in_a_sentence_and_leaves_nothing(
+    make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    archive = tmp_path / "set.archive"
+    make(archive)
+    with pytest.raises(UserError, match=r"cannot be unpacked|damaged"):
+        extract(archive, tmp_path, "set")
+    assert [path.name for path in tmp_path.iterdir()] == [archive.name]

@@ -23,11 +23,17 @@ Row = tuple[str, int, list[str], float]
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="torture", description=__doc__)
-    parser.add_argument("parts", nargs="*", default=["kill", "disk", "fuzz", "attack", "load"])
+    parser.add_argument("parts", nargs="*", default=["kill", "disk", "numbers", "fuzz", "attack", "load"])
     parser.add_argument("--kills", type=int, default=25, help="kills of each kind per piece of work")
+    parser.add_argument("--works", help="only these pieces of work: train osp;bench")
+    parser.add_argument("--kinds", help="only these kinds of input: recipe,idx")
+    parser.add_argument(
+        "--only", help="only cases of disk, attack and load with such a text in their names: full;clock"
+    )
     parser.add_argument("--cases", type=int, default=1000, help="damaged inputs of each kind")
     parser.add_argument("--images", type=int, default=100_000, help="images that osp predict looks at")
     parser.add_argument("--steps", type=int, default=20_000, help="training steps whose memory is watched")
+    parser.add_argument("--seconds", type=float, default=60, help="how long 64 clients ask osp serve")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="folder for what failed; else a temporary one")
     given = parser.parse_args()
@@ -56,26 +62,32 @@ def kill(base: Path, given: argparse.Namespace) -> Iterator[Row]:
     draws, strace = random.Random(given.seed), tracer()
     if strace is None:
         print("strace is not there: kills at random moments only")
-    for work in works():
+    for work in works(given.works.split(";") if given.works else None):
         started = time.monotonic()
-        found = at_random(work, base, given.kills, draws)
-        if strace is not None:
-            found += at_calls(work, base, strace, given.kills, draws)
-        yield f"kill: {work.name}", found.tried, list(found.faults), time.monotonic() - started
+        kills = max(1, given.kills // 5) if work.costly else given.kills
+        found = at_random(work, base, kills, draws)
+        if strace is not None and work.alone:
+            found += at_calls(work, base, strace, kills, draws)
+        yield f"kill: {work.name}", found.killed, list(found.faults), time.monotonic() - started
 
 
 def fuzz(base: Path, given: argparse.Namespace) -> Iterator[Row]:
     from torture.fuzz import fuzz as attack
     from torture.subjects import subjects
 
+    kinds = given.kinds.split(",") if given.kinds else None
     for subject in subjects():
+        if kinds is not None and subject.name not in kinds:
+            continue
         started = time.monotonic()
         found = attack(subject, base, given.cases, random.Random(given.seed))
         yield f"fuzz: {subject.name}", found.tried, found.faults, time.monotonic() - started
 
 
-def each(cases: Iterable[tuple[str, Callable[[], str]]], prefix: str) -> Iterator[Row]:
+def each(cases: Iterable[tuple[str, Callable[[], str]]], prefix: str, given: argparse.Namespace) -> Iterator[Row]:
     for name, case in cases:
+        if given.only and not any(word in name for word in given.only.split(";")):
+            continue
         started = time.monotonic()
         fault = case()
         yield f"{prefix}: {name}", 1, [f"{prefix}: {name}: {fault}"] if fault else [], time.monotonic() - started
@@ -84,23 +96,32 @@ def each(cases: Iterable[tuple[str, Callable[[], str]]], prefix: str) -> Iterato
 def disk(base: Path, given: argparse.Namespace) -> Iterator[Row]:
     from torture.disk import cases
 
-    yield from each(cases(base), "disk")
+    yield from each(cases(base), "disk", given)
+
+
+def numbers(base: Path, given: argparse.Namespace) -> Iterator[Row]:
+    from torture.numbers import cases
+
+    yield from each(cases(base), "numbers", given)
 
 
 def attack(base: Path, given: argparse.Namespace) -> Iterator[Row]:
     from torture.attack import cases
 
-    yield from each(cases(base), "attack")
+    yield from each(cases(base), "attack", given)
 
 
 def load(base: Path, given: argparse.Namespace) -> Iterator[Row]:
     from torture.load import cases
 
-    yield from each(cases(base, given.images, given.steps), "load")
+    yield from each(cases(base, given.images, given.steps, 64, given.seconds), "load", given)
 
 
 Part = Callable[[Path, argparse.Namespace], Iterator[Row]]
-PARTS: dict[str, Part] = {"kill": kill, "disk": disk, "fuzz": fuzz, "attack": attack, "load": load}
+PARTS: dict[str, Part] = {
+    **{"kill": kill, "disk": disk, "numbers": numbers},
+    **{"fuzz": fuzz, "attack": attack, "load": load},
+}
 
 if __name__ == "__main__":
     sys.exit(main())

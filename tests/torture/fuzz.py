@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torture.trial import Outcome, trial
+from torture.trial import Outcome, read_one, trial
 
 
 @dataclass(frozen=True)
@@ -150,6 +150,26 @@ def _changed(value: Any, draws: random.Random, pieces: tuple[str, ...]) -> Any:
     return draws.choice(odd)
 
 
+BATCH = 25
+"""Cases that share a fork; where one of them brings it down, each gets its own."""
+
+
+@dataclass(frozen=True)
+class Damage:
+    """One case: which file, and what stands in it."""
+
+    folder: Path
+    target: str
+    content: bytes
+
+    def lay_out(self, good: Path) -> set[str]:
+        """The input with its damage, in place; its files."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.copytree(good, self.folder, symlinks=True)
+        (self.folder / self.target).write_bytes(self.content)
+        return set(_files(self.folder))
+
+
 def fuzz(subject: Subject, base: Path, cases: int, draws: random.Random, seconds: float = 300.0) -> Count:
     """Damage and read `cases` times."""
     good = base / f"{subject.name.replace(' ', '-')}-good"
@@ -159,27 +179,49 @@ def fuzz(subject: Subject, base: Path, cases: int, draws: random.Random, seconds
     shutil.copytree(good, once, symlinks=True)
     first = trial(lambda: subject.read(once), seconds)
     assert first.kind == "result", f"{subject.name}: the good input gives {first}"
+    targets = sorted(path for pattern in subject.files for path in good.glob(pattern) if path.is_file())
     count = Count()
-    for number in range(cases):
-        folder = base / f"{subject.name.replace(' ', '-')}-{number}"
-        shutil.copytree(good, folder, symlinks=True)
-        targets = sorted(path for pattern in subject.files for path in folder.glob(pattern) if path.is_file())
-        target = draws.choice(targets)
-        content = target.read_bytes()
-        for _ in range(draws.choice((1, 1, 1, 2, 4))):
-            content = damaged(content, draws, subject.texts)
-        target.write_bytes(content)
-        before = set(_files(folder))
-        outcome = trial(lambda folder=folder: subject.read(folder), seconds)  # type: ignore[misc]
-        fault = _fault(outcome, set(_files(folder)) - before)
-        count.tried += 1
-        count.refused += outcome.kind == "refused"
-        if fault:
-            count.faults.append(f"{subject.name}, case {number} ({target.relative_to(folder)}): {fault}")
-            kept = base / "faults" / folder.name
-            shutil.copytree(folder, kept, symlinks=True)
-        shutil.rmtree(folder)
+    for start in range(0, cases, BATCH):
+        batch = []
+        for number in range(start, min(start + BATCH, cases)):
+            target = draws.choice(targets)
+            content = target.read_bytes()
+            for _ in range(draws.choice((1, 1, 1, 2, 4))):
+                content = damaged(content, draws, subject.texts)
+            folder = base / f"{subject.name.replace(' ', '-')}-{number}"
+            batch.append(Damage(folder, str(target.relative_to(good)), content))
+        for damage, fault, refused in read_batch(subject, good, batch, seconds):
+            count.tried += 1
+            count.refused += refused
+            if fault:
+                count.faults.append(f"{damage.folder.name} ({damage.target}): {fault}")
+                damage.lay_out(good)
+                shutil.copytree(damage.folder, base / "faults" / damage.folder.name, symlinks=True)
+            shutil.rmtree(damage.folder)
     return count
+
+
+def read_batch(subject: Subject, good: Path, batch: list[Damage], seconds: float) -> Iterator[tuple[Damage, str, bool]]:
+    """Each case with its fault, and whether it was refused: all in one fork, or, where that fails, one by one."""
+    notes = good.parent / f"{good.name}.outcomes"
+    before = [damage.lay_out(good) for damage in batch]
+
+    def read_all() -> None:
+        with open(notes, "w", encoding="utf-8") as file:
+            for damage in batch:
+                kind, text = read_one(lambda damage=damage: subject.read(damage.folder))  # type: ignore[misc]
+                file.write(json.dumps([kind, text]) + "\n")
+                file.flush()
+
+    whole = trial(read_all, seconds)
+    if whole.good:
+        lines = [json.loads(line) for line in notes.read_text("utf-8").splitlines()]
+        outcomes = [Outcome(kind, text, 0.0, 0.0) for kind, text in lines]
+    else:
+        before = [damage.lay_out(good) for damage in batch]
+        outcomes = [trial(lambda d=damage: subject.read(d.folder), seconds) for damage in batch]  # type: ignore[misc]
+    for damage, files, outcome in zip(batch, before, outcomes, strict=True):
+        yield damage, _fault(outcome, set(_files(damage.folder)) - files), outcome.kind == "refused"
 
 
 def _fault(outcome: Outcome, new: set[str]) -> str:

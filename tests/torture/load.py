@@ -1,9 +1,20 @@
-"""Long work in flat memory: predictions for many images, and many steps of training."""
+"""Long work in flat memory: predictions for many images, many steps of training; and many clients of `osp serve`."""
 
 from __future__ import annotations
 
+import http.client
+import io
 import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +29,9 @@ GROWTH = 64.0
 """Megabytes by which the second half of the work may exceed the first."""
 
 
-def cases(base: Path, images: int, steps: int) -> Iterator[tuple[str, Callable[[], str]]]:
+def cases(base: Path, images: int, steps: int, clients: int, seconds: float) -> Iterator[tuple[str, Callable[[], str]]]:
     base.mkdir(parents=True)
+    yield f"serve, {clients} clients", lambda: clients_of_serve(base / "serve", clients, seconds)
     yield f"predict {images:,} images", lambda: predict(base / "predict", images)
     yield f"train {steps:,} steps", lambda: training(base / "train", steps)
 
@@ -56,9 +68,7 @@ class Watch:
 
     def step(self, done: int, stage: str) -> None:
         if done % self.every == 0:
-            with open("/proc/self/statm", encoding="ascii") as file:
-                pages = int(file.read().split()[1])
-            self.seen.append((done, pages * os.sysconf("SC_PAGE_SIZE") / 2**20, len(os.listdir("/proc/self/fd"))))
+            self.seen.append((done, _resident(os.getpid()), len(os.listdir("/proc/self/fd"))))
 
 
 def training(base: Path, steps: int) -> str:
@@ -71,3 +81,118 @@ def training(base: Path, steps: int) -> str:
     print(f"  train: {steps:,} steps, {memory:+.3f} MB and {files:+.4f} open files per 1,000 steps")
     flat = memory * steps / 1000 < GROWTH and abs(files) * steps / 1000 < 2
     return "" if flat else f"{memory=} {files=} per 1,000 steps"
+
+
+# Clients of osp serve
+
+
+@dataclass
+class Served:
+    """What many clients met with."""
+
+    waits: list[float] = field(default_factory=list)
+    """Seconds of the answers."""
+    whole: list[float] = field(default_factory=list)
+    """Seconds from the first question to the answer, with all that the server asked to wait."""
+    later: int = 0
+    """Times that the server said: come back in a moment."""
+    faults: Counter[str] = field(default_factory=Counter)
+
+
+@contextmanager
+def serving(run: Path) -> Iterator[tuple[int, int]]:
+    """A running `osp serve`: its port and its process."""
+    path = os.pathsep.join(path for path in sys.path if path)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "osp", "serve", str(run), "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        assert process.stdout is not None
+        line = ""
+        while (found := re.search(r"http://127\.0\.0\.1:(\d+)/", line)) is None:
+            line = process.stdout.readline()
+            assert line, "osp serve does not start"
+        yield int(found[1]), process.pid
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=60)
+
+
+def clients_of_serve(base: Path, clients: int, seconds: float) -> str:
+    """Clients that ask, come back when told to, and ask again: every question is answered, and memory stays flat."""
+    base.mkdir(parents=True)
+    train(recipe("supervised", 4), base / "run")
+    pixels = np.random.default_rng(0).integers(0, 256, (200, 200, 3), dtype=np.uint8)
+    content = io.BytesIO()
+    Image.fromarray(pixels).save(content, "JPEG")
+    served, lock = Served(), threading.Lock()
+    with serving(base / "run") as (port, process):
+        end = time.monotonic() + seconds
+        given = (port, content.getvalue(), end, served, lock)
+        crowd = [threading.Thread(target=_ask_on, args=given) for _ in range(clients)]
+        for each in crowd:
+            each.start()
+        time.sleep(seconds / 2)
+        half = _resident(process)
+        for each in crowd:
+            each.join()
+        grown, files = _resident(process) - half, len(os.listdir(f"/proc/{process}/fd"))
+    answered, lost = len(served.waits), sum(served.faults.values())
+    waits, whole = np.array(served.waits or [0.0]), np.array(served.whole or [0.0])
+    print(
+        f"  serve: {clients} clients, {seconds:.0f} s: {answered:,} answered, {lost} lost;\n"
+        f"  latency: median {np.median(waits):.3f}, 95 % {np.percentile(waits, 95):.3f}, longest {waits.max():.3f} s;\n"
+        f"  told to come back {served.later:,} times; so median {np.median(whole):.2f}, longest {whole.max():.1f} s;\n"
+        f"  {grown:+.1f} MB in the second half, {files} open files at the end"
+    )
+    if lost or answered < clients:
+        return f"{answered} answered, lost: {dict(served.faults)}"
+    return "" if grown < GROWTH and files < 40 else f"{grown:.0f} MB more in the second half, {files} open files"
+
+
+def _ask_on(port: int, content: bytes, end: float, served: Served, lock: threading.Lock) -> None:
+    """Ask until the time is over; a question that was begun is asked until it is answered, for two minutes at most."""
+    while time.monotonic() < end:
+        began = time.monotonic()
+        fault = "no answer in two minutes"
+        while time.monotonic() - began < 120:
+            started = time.monotonic()
+            try:
+                status, pause = _ask(port, content)
+            except OSError as error:
+                fault = type(error).__name__
+                break
+            if status == 503 and pause is not None:
+                with lock:
+                    served.later += 1
+                time.sleep(min(float(pause), 2.0))
+                continue
+            fault = "" if status == 200 else f"status {status}"
+            break
+        with lock:
+            if fault:
+                served.faults[fault] += 1
+            else:
+                served.waits.append(time.monotonic() - started)
+                served.whole.append(time.monotonic() - began)
+
+
+def _ask(port: int, content: bytes) -> tuple[int, str | None]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    try:
+        connection.request("POST", "/predict?explain=false", content, {"Content-Type": "image/jpeg"})
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status, answer.getheader("Retry-After")
+    finally:
+        connection.close()
+
+
+def _resident(process: int) -> float:
+    """Megabytes that a process holds."""
+    pages = int(Path(f"/proc/{process}/statm").read_text("ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

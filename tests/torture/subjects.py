@@ -30,6 +30,7 @@ from osp.photos.undoing import undo
 from osp.recipe import Recipe, make_plan
 from osp.runs.folder import RunFolder
 from osp.verify import verify
+from torture.asking import PIECES, ask, make_request
 from torture.fuzz import Subject
 from torture.works import recipe
 
@@ -64,7 +65,9 @@ def subjects() -> Iterator[Subject]:
     yield Subject("model file", _run, ("run/model.safetensors",), lambda folder: repr(osp.load(folder / "run")))
     yield Subject("store", _store, ("**/*.json", "**/*.yaml"), _read_store)
     yield Subject("sort journal", _sorted, ("out/sort-journal.jsonl",), lambda folder: undo(folder / "out").restored)
-    yield Subject("arguments", _arguments, ("arguments",), _command)
+    yield Subject("grid file", _grid, ("grid.yaml",), _read_grid, ("!!python/name:os.system", "&a [*a]", "./evil.py"))
+    yield Subject("arguments", _arguments, ("arguments-*",), _command, ("--help", "--set", "--out", "--resume", "osp"))
+    yield Subject("HTTP requests", make_request, ("request.json", "body"), ask, PIECES)
 
 
 def _recipe(folder: Path) -> None:
@@ -237,23 +240,71 @@ def _sorted(folder: Path) -> None:
     sort_pile([Decision(str(file), "cat", 0.9, 0.1, True) for file in files], folder / "out", "copy")
 
 
+GRID = """\
+title: tiny
+measure: auroc
+also: [accuracy]
+rows:
+  - {name: plain, method: supervised}
+  - {name: best, method: osp, options: {alpha: 0.5, mu: 2}}
+settings:
+  - {name: few, labels_per_class: 2}
+  - {name: many, labels_per_class: 9}
+datasets: [digits]
+ratios: [0.3, 0.6]
+lengths: [0.5, 1]
+fields: {steps: 6, options: {batch: 8}}
+paper:
+  columns: [few 0.3]
+  rows: {plain: [50.1], best: [null]}
+"""
+
+
+def _grid(folder: Path) -> None:
+    (folder / "grid.yaml").write_text(GRID, "utf-8")
+
+
+def _read_grid(folder: Path) -> Any:
+    from osp.bench.grid import Choice, expand, find_grid
+
+    return [plan.identity() for plan in expand(find_grid(str(folder / "grid.yaml")), Choice(scale="demo")).plans]
+
+
 WORDS = "--scale demo --steps 2 --set threads=1 --set batch=8 --method supervised --out run"
-ARGUMENTS = ["train", "--data", "digits", *WORDS.split()]
+COMMANDS = (
+    f"train --data digits {WORDS}",
+    "predict kept pile --out table.csv --batch 4",
+    "sort pile --model kept --out sorted --move",
+    "verify kept",
+    "methods fixmatch --preset paper --data cifar100",
+    "settings --data digits --method osp --scale demo",
+    "datasets --data-dir pile",
+)
 
 
 def _arguments(folder: Path) -> None:
-    (folder / "arguments").write_text("\n".join(ARGUMENTS), "utf-8")
+    """One file per command, one argument per line; a model and images that they may name."""
+    for number, words in enumerate(COMMANDS):
+        (folder / f"arguments-{number}").write_text("\n".join(words.split()), "utf-8")
+    shutil.copytree(_kept(folder, "kept-finished", 4, False), folder / "kept")
+    (folder / "pile").mkdir()
+    for number in range(2):
+        pixels = np.random.default_rng(number).integers(0, 256, (9, 9, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / "pile" / f"{number}.png")
 
 
 def _command(folder: Path) -> int:
-    """The command itself with these arguments; only its own words for mistakes are a refusal."""
+    """The command whose arguments were damaged; only its own words for mistakes are a refusal."""
     from osp.cli import _run as run_command
 
-    words = (folder / "arguments").read_bytes().decode("utf-8", "surrogateescape").replace("\0", "").split("\n")
+    good = ["\n".join(words.split()).encode() for words in COMMANDS]
+    given = [(folder / f"arguments-{number}").read_bytes() for number in range(len(COMMANDS))]
+    changed = next((found for found, known in zip(given, good, strict=True) if found != known), given[0])
+    words = changed.decode("utf-8", "surrogateescape").replace("\0", "").split("\n")
     os.chdir(folder)
     os.environ["OSP_CACHE"], os.environ["OSP_MIRROR"] = str(folder.parent / "cache"), "http://127.0.0.1:9"
-    if any(word in ("bench", "demo", "paper") or word.startswith("/") for word in words):
-        return 0
+    if any(word in ("bench", "demo", "paper", "serve", "fit") or word.startswith("/") for word in words):
+        return 0  # minutes of work, or places that are not ours
     sys.argv = ["osp", *words]
     sys.stdout, sys.stderr = io.TextIOWrapper(io.BytesIO()), io.StringIO()
     code = run_command()

@@ -84,9 +84,20 @@ def trial(function: Callable[[], Any], seconds: float = 20.0, megabytes: int = L
     return Outcome(said["kind"], said["text"], said["megabytes"], taken)
 
 
-def _in_child(function: Callable[[], Any], writer: int, megabytes: int) -> None:
+def read_one(function: Callable[[], Any]) -> tuple[Kind, str]:
+    """What a function gives: a value is a result, a UserError a refusal, anything else a defect."""
     from osp.errors import UserError
 
+    try:
+        return "result", type(function()).__name__
+    except UserError as error:
+        text = str(error)
+        return "refused" if len(text) <= LONGEST_MESSAGE else "traceback", text[: 2 * LONGEST_MESSAGE]
+    except BaseException as error:
+        return "traceback", "".join(traceback.format_exception(error))[-4000:]
+
+
+def _in_child(function: Callable[[], Any], writer: int, megabytes: int) -> None:
     before = _largest()
     # Far above the limit: what takes too much must be seen, not turned into a MemoryError that somebody catches.
     with contextlib.suppress(OSError, ValueError):
@@ -96,19 +107,9 @@ def _in_child(function: Callable[[], Any], writer: int, megabytes: int) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
-    code = 0
-    try:
-        value = function()
-        said = {"kind": "result", "text": type(value).__name__}
-    except UserError as error:
-        text = str(error)
-        kind = "refused" if len(text) <= LONGEST_MESSAGE else "traceback"
-        said = {"kind": kind, "text": text[: 2 * LONGEST_MESSAGE]}
-    except BaseException as error:
-        said = {"kind": "traceback", "text": "".join(traceback.format_exception(error))[-4000:]}
-        code = 1
-    os.write(writer, json.dumps({**said, "megabytes": (_largest() - before)}).encode())
-    os._exit(code)
+    kind, text = read_one(function)
+    os.write(writer, json.dumps({"kind": kind, "text": text, "megabytes": _largest() - before}).encode())
+    os._exit(kind == "traceback")
 
 
 def _largest() -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import tarfile
 from collections.abc import Iterator
 from functools import partial
@@ -34,11 +35,12 @@ METHODS = ("supervised", "fixmatch", "t2t", "osp", "curriculum", "ds3l")
 def all_works() -> Iterator[Work]:
     for method in METHODS:
         yield training(method)
-    yield Work("report", _finished, _report, _report, _same_report)
+    yield Work("report", _finished, _report, _report, _same_report, costly=True)
     yield Work("sort", _photos, _sort, _sort, _all_sorted)
     yield Work("sort, then undo", _photos, _sort, _undo, _all_back)
     yield Work("undo", _sorted, _undo, _undo, _all_back)
     yield Work("store", _nothing, _keep, _keep, _kept)
+    yield Work("bench", _grid, _bench, _bench, _same_table, alone=False, costly=True)
     yield Work("cache", _images, _decode, _decode, _same_pixels)
     yield Work("unpack", _archive, _unpack, _unpack, _unpacked)
 
@@ -73,7 +75,10 @@ def _go_on(method: str, steps: int, folder: Path) -> None:
 
 def _same_run(folder: Path, good: Path) -> None:
     """The same bits in weights and model, the same metrics and figures, and nothing that verify would mind."""
-    one, other = RunFolder(folder / "run"), RunFolder(good / "run")
+    _same_bits(RunFolder(folder / "run"), RunFolder(good / "run"))
+
+
+def _same_bits(one: RunFolder, other: RunFolder) -> None:
     for name in ("last", "model"):
         left, _ = load_checkpoint(getattr(one, name))
         right, _ = load_checkpoint(getattr(other, name))
@@ -179,6 +184,42 @@ def _kept(folder: Path, good: Path) -> None:
     noted = json.loads((store.folder_for(plan).path / "run.json").read_text("utf-8"))
     assert noted["status"] == "finished", noted
     assert not store.busy(store.folder_for(plan).path.name), "the claim of a dead process holds"
+
+
+# A whole bench, in processes of its own
+
+GRID = """\
+title: tiny
+methods: [supervised, fixmatch]
+datasets: [digits]
+ratios: [0.6]
+fields: {steps: 6, eval_every: 3, save_every: 2, log_every: 1, threads: 1, options: {batch: 8}}
+"""
+
+
+def _grid(folder: Path) -> None:
+    (folder / "tiny.yaml").write_text(GRID, "utf-8")
+
+
+def _bench(folder: Path) -> None:
+    from osp.cli import _run as run_command
+
+    words = f"osp bench {folder / 'tiny.yaml'} --scale demo --jobs 2 --store {folder / 'store'} --out {folder / 'out'}"
+    sys.argv = words.split()
+    code = run_command()
+    assert code == 0, f"exit code {code}"
+
+
+def _same_table(folder: Path, good: Path) -> None:
+    """The same numbers in the table, every run of it whole, with the same bits, and in the store once."""
+    tables = [json.loads((place / "out" / "tiny.json").read_text("utf-8")) for place in (folder, good)]
+    values = [[(c["row"], c["values"]) for c in table["cells"] if c["measure"] != "seconds"] for table in tables]
+    assert values[0] == values[1], "the tables differ"
+    names = [sorted(path.name for path in (place / "store").iterdir() if path.is_dir()) for place in (folder, good)]
+    assert names[0] == names[1], "other folders in the store"
+    for name in names[0]:
+        if not name.startswith("."):
+            _same_bits(RunFolder(folder / "store" / name), RunFolder(good / "store" / name))
 
 
 # Decoded images

@@ -94,8 +94,7 @@ class Claims:
         """Put our mark there, unless another machine's claim counts."""
         mark = self.mark(name)
         try:
-            with contextlib.suppress(FileExistsError), open(mark, "xb") as file:  # on network disks, too, only one can
-                file.write(content)
+            if _first(mark, content):
                 return True
             if self.held_elsewhere(name):
                 return False
@@ -132,6 +131,39 @@ class Claims:
                 return os.stat(file.name).st_mtime
         except OSError:
             return time.time()
+
+
+def _first(mark: Path, content: bytes) -> bool:
+    """Make the mark, whole from its first moment; False where there is one. On network disks, too, only one can.
+
+    A process that was killed between making and filling it would leave a claim of nobody, void only when it is silent.
+    """
+    whole = mark.with_name(f".{uuid.uuid4().hex}.claim")
+    try:
+        whole.write_bytes(content)  # on a full disk this fails, and there is no mark
+        try:
+            os.link(whole, mark)
+        except FileExistsError:
+            return False
+        except OSError:  # a disk without links
+            return _exclusively(mark, content)
+        return True
+    finally:
+        whole.unlink(missing_ok=True)
+
+
+def _exclusively(mark: Path, content: bytes) -> bool:
+    """Make and fill the mark; False where there is one."""
+    try:
+        with open(mark, "xb", buffering=0) as file:
+            try:
+                file.write(content)
+            except OSError:
+                mark.unlink()
+                raise
+    except FileExistsError:
+        return False
+    return True
 
 
 def is_locked(lock: Path) -> bool:

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from osp.errors import UserError, suggest
+from osp.errors import UserError, short, suggest
 from osp.recipe import Recipe, explain, read_fields
 
 AXES = ("method", "options", "seed", "scale")
@@ -196,6 +196,12 @@ def check(grid: Grid) -> None:
                     hint = suggest(key, [*allowed, "name", "published"])
                     raise UserError(f"unknown field {key!r} in the {what} {entry.name!r}.{hint}")
             without_code(str(entry.fields.get("method", "")))
+    for place, options in [
+        ("fields", grid.fields.get("options")),
+        *((e.name, e.fields.get("options")) for e in grid.rows),
+    ]:
+        if options is not None and not (isinstance(options, dict) and all(isinstance(key, str) for key in options)):
+            raise UserError(f"`options` in {place!r} are {short(options)}; write names and values: {{batch: 8}}")
     for key in grid.fields:
         if key not in (*known, "options"):
             raise UserError(f"unknown field {key!r} in `fields`.{suggest(key, [*known, 'options'])}")

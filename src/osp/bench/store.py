@@ -29,6 +29,7 @@ from osp.errors import UserError
 from osp.files import make_folder, write_text
 from osp.recipe import Plan
 from osp.runs.folder import RunFolder
+from osp.runs.schema import DataKeys, Note, check, read_json
 
 Status = Literal["finished", "running", "interrupted", "failed", "damaged", "stale", "missing"]
 
@@ -193,7 +194,7 @@ class Store:
             return None
         check_result(result, folder.result)
         stored = Plan.read(folder.plan)
-        noted = _read(folder.path / "run.json")
+        noted = read_note(folder.path / "run.json")
         versions = dict(result.get("versions") or stored.versions)
         data = _read(folder.data)
         why = ""
@@ -201,8 +202,7 @@ class Store:
             why = outdated(versions, plan.versions)
             if not why and keys is not None and data and data != dict(keys):
                 why = "the images were others"
-        machine = noted.get("machine")
-        return StoredRun(folder, stored, result, versions, why, data, machine if isinstance(machine, dict) else {})
+        return StoredRun(folder, stored, result, versions, why, data, {} if noted is None else dict(noted.machine))
 
     # Claims, failures
 
@@ -219,8 +219,8 @@ class Store:
 
     def failure(self, folder: RunFolder) -> str:
         """Why the last attempt at a run failed; nothing where it did not."""
-        noted = _read(folder.path / "run.json")
-        return str(noted.get("failure") or "failed") if noted.get("status") == "failed" else ""
+        noted = read_note(folder.path / "run.json")
+        return (noted.failure or "failed") if noted is not None and noted.status == "failed" else ""
 
     def note(self, folder: RunFolder, plan: Plan, status: str, machine: Mapping[str, Any], failure: str = "") -> None:
         """Write run.json."""
@@ -274,13 +274,21 @@ def check_result(result: Mapping[str, Any], path: Path) -> None:
             raise UserError(f"{path} is damaged: {key} is {str(value)[:50]!r}, not a number.")
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """A small JSON file that may be missing or damaged without harm."""
+def read_note(path: Path) -> Note | None:
+    """run.json; None where there is none or it is damaged: it only adds to what the run's own files say, and
+    `osp verify` tells."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return check(read_json(path), Note)
+    except (OSError, ValueError):
+        return None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """data.json, which may be missing or damaged without harm."""
+    try:
+        return check({"keys": read_json(path)}, DataKeys).keys
+    except (OSError, ValueError):
         return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _changed(path: Path) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import lzma
 import os
 import shutil
+import struct
 import tarfile
 import tempfile
 import zipfile
@@ -13,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from osp.data.source import Progress
-from osp.errors import UserError
+from osp.errors import UserError, printable
 
 LARGEST = 16 * 2**30
 """Bytes an archive may unpack to: five times the largest set we know (STL-10)."""
@@ -40,9 +42,11 @@ def extract(archive: Path, into: Path, folder: str, *, progress: Progress | None
         return target
     except UserError:
         raise
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, struct.error) as error:
         size = archive.stat().st_size
         raise UserError(f"{archive} ({size:,} bytes) is damaged or cut short: {error}. Fetch it again.") from None
+    except (ValueError, RuntimeError) as error:  # names that are none; encrypted or packed in a way unknown here
+        raise UserError(f"{archive} cannot be unpacked: {printable(error)}. Fetch the published archive.") from None
     except OSError as error:
         raise UserError(f"{archive} cannot be unpacked into {into}: {error.strerror or error}.") from None
     finally:

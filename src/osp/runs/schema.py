@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -81,6 +81,19 @@ class DataKeys(BaseModel):
     """data.json: content keys of the images by set."""
 
     keys: dict[str, Word]
+
+
+class Note(BaseModel):
+    """run.json of a store: how the last attempt at a run ended, and on what machine."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    status: Literal["finished", "failed"]
+    failure: str = ""
+    identity: Word | None = None
+    versions: dict[str, Word] = Field(default_factory=dict)
+    data: dict[str, Word] = Field(default_factory=dict)
+    machine: dict[str, Word | int | None] = Field(default_factory=dict)
 
 
 Model = TypeVar("Model", bound=BaseModel)

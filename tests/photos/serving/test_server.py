@@ -255,6 +255,15 @@ def test_it_works_in_a_browser(server: Server, tmp_path: Path) -> None:
         assert "not an image" in shown.run("return document.querySelector('.card').textContent")
 
 
+def test_many_open_connections_do_not_keep_others_out(server: Server) -> None:
+    idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(100)]
+    try:
+        assert server.ask("/model")[0] == 200
+    finally:
+        for each in idle:
+            each.close()
+
+
 def test_nothing_of_an_upload_is_kept(server: Server) -> None:
     before = sorted(path for path in server.run.parent.rglob("*"))
     assert server.predict(next((server.photos / EVIL).iterdir()).read_bytes())[0] == 200

@@ -15,6 +15,9 @@ OPEN_TO_OTHERS = (
     "Anybody who can reach this machine can use the model and look at the labelled photos: there is no password."
 )
 
+CONNECTIONS = 512
+"""Open at once. Beyond them uvicorn itself refuses, without a sentence; who waits for the model is limited earlier."""
+
 
 def serve(
     run: str | Path,
@@ -55,7 +58,7 @@ def serve(
                 server_header=False,
                 lifespan="off",
                 ws="none",
-                limit_concurrency=64,
+                limit_concurrency=CONNECTIONS,
                 timeout_graceful_shutdown=5,
             )
         )
