@@ -265,7 +265,8 @@ def _grid(folder: Path) -> None:
 
 
 def _read_grid(folder: Path) -> Any:
-    from osp.bench.grid import Choice, expand, find_grid
+    from osp.bench.cells import Choice, expand
+    from osp.bench.grid import find_grid
 
     return [plan.identity() for plan in expand(find_grid(str(folder / "grid.yaml")), Choice(scale="demo")).plans]
 
