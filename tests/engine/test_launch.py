@@ -107,6 +107,7 @@ def stopped(folder: Path, after: int, *words: str) -> tuple[int, str]:
         return code, log.read()
 
 
+@pytest.mark.timeout(1500)
 def test_two_ranks_that_get_sigterm_save_once_and_end_and_go_on_to_the_same_weights(tmp_path: Path) -> None:
     """Stopped once as a run of `--devices 2` and once, going on, under torchrun."""
     (mine := tmp_path / "mine.py").write_text(MINE)
