@@ -33,6 +33,7 @@ def asked(**fields: Any) -> Recipe:
         ({"threads": 10**18}, "threads"),
         ({"options": {"mu": 10**8}}, "GB"),
         ({"options": {"batch": 10**9}}, "GB"),
+        ({"image_size": 1024, "options": {"batch": 10**5}}, "GB"),
         ({"method": "vat", "options": {"power_iterations": 10**18}}, "power_iterations"),
         ({"network": "wrn-28-400"}, "million parameters"),
         ({"data_dir": "a\0b", "data": "mnist"}, "no file name"),

@@ -335,14 +335,15 @@ def check_machine(recipe: Recipe, options: Any) -> None:
             f"threads: {short(recipe.threads)} asked for; this machine has {cores()} cores, and more than "
             f"{MOST_THREADS} threads would only stand in each other's way. Leave it out, or take {cores()}."
         )
-    pool, one = getattr(options, "mu", 1), 4 * 3 * 8 * 8  # bytes of the smallest image there is, as numbers
+    pool, side = getattr(options, "mu", 1), recipe.image_size
+    one = 4 * (side * side if side else 3 * 8 * 8)  # bytes of an image as numbers, of the smallest there is if unknown
     least = options.batch * (1 + pool) * one
     have = memory()
     if have is not None and least > have:
         raise UserError(
             f"batch: {short(options.batch)} labelled images and {short(pool)} times as many others per step take "
             f"{in_gigabytes(least)} before anything is computed; this machine has {in_gigabytes(have)}. "
-            "Take a smaller batch or mu."
+            f"Take a smaller batch{', image_size' if side else ''} or mu."
         )
 
 
