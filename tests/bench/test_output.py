@@ -13,9 +13,10 @@ import pytest
 from helpers.stores import finished
 from osp.bench.cells import Choice, Table, expand
 from osp.bench.grid import Grid, Paper
-from osp.bench.numbers import Report, budgets, fill, sign_flip
-from osp.bench.output import as_csv, as_json, latex, legend, markdown, write
+from osp.bench.numbers import Report, budgets, check_row, differences, fill, sign_flip
+from osp.bench.output import against, as_csv, as_json, latex, legend, markdown, write
 from osp.bench.store import Store
+from osp.errors import UserError
 
 SEEDS = (0, 1, 2, 3, 4)
 CHOICE = Choice(scale="demo", seeds=SEEDS, settings=("steps=10",))
@@ -105,3 +106,35 @@ def test_every_form_is_written(tmp_path: Path) -> None:
     paths = write([filled(tmp_path, (1.0,))], tmp_path / "out")
     assert [path.name for path in paths] == ["mine.md", "mine.csv", "mine.json", "mine.tex"]
     assert all(path.stat().st_size for path in paths)
+
+
+def test_rows_are_compared_seed_by_seed(tmp_path: Path) -> None:
+    """Differences of 1, 2, 0 and -1: mean 0.5, error sqrt(5/3) / 2; 6 of 16 patterns of signs reach their sum of 2."""
+    report = filled(tmp_path, (1.0, 2.0, 0.0, -1.0))
+    (found,) = differences(report, "supervised")
+    assert (found.row, found.column, found.measure) == ("osp", "0.3", "accuracy")
+    assert found.mean == pytest.approx(0.5)
+    assert found.error == pytest.approx((5 / 3) ** 0.5 / 2)
+    assert (found.higher, found.seeds) == (2, 4)
+    assert found.p == pytest.approx(6 / 16)
+    assert against([report], "supervised") == [
+        ("osp, 0.3", "accuracy", "+0.50 ± 0.65", "2 of 4 seeds", f"{found.p:.4f}")
+    ]
+    assert "| osp, 0.3 | accuracy | +0.50 ± 0.65 | 2 of 4 seeds |" in markdown([report], "supervised")
+    assert "Against" not in markdown([report])
+    (other,) = differences(report, "osp")
+    assert other.mean == pytest.approx(-0.5)
+
+
+def test_smaller_is_better_for_some_numbers_and_neither_for_others(tmp_path: Path) -> None:
+    store, table = Store(tmp_path / "store"), expand(grid(), CHOICE)
+    for seed in range(3):
+        finished(store, table.cell("supervised", "0.3").plans[seed], fpr95=50.0, angle=60.0)
+        finished(store, table.cell("osp", "0.3").plans[seed], fpr95=40.0, angle=70.0)
+    assert [each.p for each in differences(fill(store, table, "fpr95"), "supervised")] == [1 / 8]
+    assert [each.p for each in differences(fill(store, table, "angle"), "supervised")] == [None]
+
+
+def test_an_unknown_row_is_refused_with_a_near_miss() -> None:
+    with pytest.raises(UserError, match=r"--against 'supervized': mine has no such row. Did you mean 'supervised'\?"):
+        check_row(expand(grid(), CHOICE), "supervized")

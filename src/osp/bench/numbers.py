@@ -17,7 +17,7 @@ from osp.bench.cells import DATA_VARIANT, Cell, Table
 from osp.bench.grid import LOWER, MEASURES, NEITHER
 from osp.bench.jobs import KeyCache
 from osp.bench.store import Store, StoredRun
-from osp.errors import UserError
+from osp.errors import UserError, suggest
 
 LEVEL = 0.05
 TEST = "bold: better than every other row by an exact one-sided sign-flip test over the seeds both have, p < 0.05"
@@ -130,10 +130,9 @@ def meaning(measure: str) -> str:
 
 
 def _bold(table: Table, filled: Sequence[Filled], measure: str) -> list[tuple[str, str]]:
-    if measure in NEITHER:
+    sign, bold = _direction(measure), []
+    if sign == 0:
         return []
-    sign = -1 if measure in LOWER or measure.endswith(".fpr95") else 1
-    bold = []
     for column in table.columns:
         rows = {each.cell.row: each.values(measure) for each in filled if each.cell.column == column}
         rows = {row: values for row, values in rows.items() if values}
@@ -150,6 +149,53 @@ def better(one: Mapping[int, float], other: Mapping[int, float], sign: int = 1) 
     """Whether the first is better than the second over the seeds both have, by the sign-flip test."""
     seeds = one.keys() & other.keys()
     return bool(seeds) and sign_flip([sign * (one[seed] - other[seed]) for seed in seeds]) < LEVEL
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A row against another one, over the seeds both have."""
+
+    row: str
+    column: str
+    measure: str
+    mean: float
+    error: float | None
+    """Standard error of the mean; None for one seed."""
+    higher: int
+    """On how many seeds the row's number is the higher one."""
+    seeds: int
+    p: float | None
+    """One-sided, that the row is better; None where neither direction is."""
+
+
+def differences(report: Report, base: str) -> list[Difference]:
+    """Every row against the row `base`, paired by seed."""
+    found, sign = [], _direction(report.measure)
+    for each in report.filled:
+        other = report.at(base, each.cell.column).values(report.measure)
+        mine = each.values(report.measure)
+        pairs = [mine[seed] - other[seed] for seed in sorted(mine.keys() & other.keys())]
+        if each.cell.row == base or not pairs:
+            continue
+        error = statistics.stdev(pairs) / math.sqrt(len(pairs)) if len(pairs) > 1 else None
+        p = None if sign == 0 else sign_flip([sign * pair for pair in pairs])
+        higher = sum(pair > 0 for pair in pairs)
+        mean = statistics.fmean(pairs)
+        found.append(Difference(each.cell.row, each.cell.column, report.measure, mean, error, higher, len(pairs), p))
+    return found
+
+
+def check_row(table: Table, name: str) -> None:
+    """Refuse a row that a table does not have."""
+    if name not in table.rows:
+        raise UserError(f"--against {name!r}: {table.grid.name} has no such row.{suggest(name, table.rows)}")
+
+
+def _direction(measure: str) -> int:
+    """1 where larger is better, -1 where smaller is, 0 where neither is."""
+    if measure in NEITHER:
+        return 0
+    return -1 if measure in LOWER or measure.endswith(".fpr95") else 1
 
 
 def sign_flip(differences: Sequence[float]) -> float:

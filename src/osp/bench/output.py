@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from osp.bench.numbers import TEST, Filled, Report, budgets, meaning
+from osp.bench.numbers import TEST, Filled, Report, budgets, differences, meaning
 from osp.errors import printable
 from osp.files import make_folder, write_text
 
@@ -88,8 +88,25 @@ def terminal(report: Report) -> rich.table.Table:
     return shown
 
 
-def markdown(reports: Sequence[Report]) -> str:
-    """All numbers of a table, one after the other, and what they cost."""
+AGAINST = ("", "", "difference ± its standard error", "higher on", "p (better)")
+"""Headings of `against`."""
+
+
+def against(reports: Sequence[Report], base: str) -> list[tuple[str, str, str, str, str]]:
+    """Every row against the row `base`, for every number: row and column, what, difference, seeds, p."""
+    found = []
+    for each in [pair for report in reports for pair in differences(report, base)]:
+        digits = 3 if each.measure == "interclass_variance" else 2
+        error = "" if each.error is None else f" ± {each.error:.{digits}f}"
+        where = each.row if len(reports[0].table.columns) == 1 else f"{each.row}, {each.column}"
+        p = "" if each.p is None else f"{each.p:.4f}"
+        difference = f"{each.mean:+.{digits}f}{error}"
+        found.append((where, each.measure, difference, f"{each.higher} of {each.seeds} seeds", p))
+    return found
+
+
+def markdown(reports: Sequence[Report], base: str | None = None) -> str:
+    """All numbers of a table, one after the other, perhaps each row against one of them, and what they cost."""
     grid = reports[0].table.grid
     parts = [f"# {_md(grid.title)}\n"]
     if grid.about:
@@ -105,6 +122,10 @@ def markdown(reports: Sequence[Report]) -> str:
                 text = f"**{first}**" if (row, column) in report.bold else first
                 cells.append(text + (f"<br>{second}" if second else ""))
             parts.append(f"| {_md(row)} | " + " | ".join(cells) + " |")
+        parts.append("")
+    if base is not None:
+        parts.append(f"## Against {_md(base)}\n\n| " + " | ".join(AGAINST) + " |\n|---|---|---|---|---|")
+        parts += ["| " + " | ".join(map(_md, line)) + " |" for line in against(reports, base)]
         parts.append("")
     parts += [f"- {_md(line)}" for line in legend(reports[0])]
     if costs := budgets(reports[0]):
@@ -191,11 +212,11 @@ def latex(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write(reports: Sequence[Report], out: Path) -> list[Path]:
+def write(reports: Sequence[Report], out: Path, base: str | None = None) -> list[Path]:
     """NAME.md, NAME.csv, NAME.json and NAME.tex in a folder."""
     make_folder(out)
     name = reports[0].table.grid.name
-    texts = {"md": markdown(reports), "csv": as_csv(reports), "json": as_json(reports), "tex": latex(reports[0])}
+    texts = {"md": markdown(reports, base), "csv": as_csv(reports), "json": as_json(reports), "tex": latex(reports[0])}
     paths = [out / f"{name}.{ending}" for ending in texts]
     for path, text in zip(paths, texts.values(), strict=True):
         write_text(path, text)

@@ -58,6 +58,7 @@ def run(
     ratios: options.Ratios = None,
     settings: options.Set = None,
     measure: Annotated[str | None, typer.Option(help="Numbers to show: accuracy,open_accuracy,...")] = None,
+    against: Annotated[str | None, typer.Option(help="Also every row against this one, paired by seed.")] = None,
     id_count: IdCountOption = None,
     ood_count: OodCountOption = None,
     val_per_class: ValOption = None,
@@ -80,7 +81,7 @@ def run(
     from osp.bench.cells import expand
     from osp.bench.grid import check_measure, find_grid
     from osp.bench.jobs import KeyCache
-    from osp.bench.numbers import fill
+    from osp.bench.numbers import check_row, fill
 
     fields = _fields(data_dir, id_count, ood_count, val_per_class, test_ood)
     choice = options.choice_of(scale, seeds, methods, datasets, ratios, settings, fields)
@@ -95,6 +96,9 @@ def run(
     except ValueError as error:
         raise UserError(f"--measure: {error}.") from None
     tables = [expand(find_grid(name), choice) for name in names]
+    for table in tables:
+        if against is not None:
+            check_row(table, against)
     kept, target = options.open_store(store), user_path(out)
     if dry_run:
         list_runs(kept, tables, jobs)
@@ -110,7 +114,7 @@ def run(
         stopped, failed = outcome.stopped, bool(outcome.failed)
     for table in tables:
         shown = measures or (table.grid.measure, *table.grid.also, *_other_measures(table))
-        show(table, [fill(kept, table, each, keys) for each in shown], target, len(measures))
+        show(table, [fill(kept, table, each, keys) for each in shown], target, len(measures), against)
     if stopped:
         complain("Stopped; everything is saved. The same command goes on.")
         raise typer.Exit(130)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from osp.bench.numbers import Report
 
 
-def show(table: Table, reports: list[Report], out: Path, shown: int) -> None:
+def show(table: Table, reports: list[Report], out: Path, shown: int, base: str | None = None) -> None:
     """Print the table, and write it with its figure and page."""
     from osp.bench import counts, numbers, output
     from osp.bench.figures import draw
@@ -31,6 +31,11 @@ def show(table: Table, reports: list[Report], out: Path, shown: int) -> None:
     if table.cells:
         for report in reports[: max(1, shown)]:
             shown_on.print(output.terminal(report))
+        if base is not None:
+            lines = output.against(reports[: shown or len(reports)], base)
+            shown_on.print(plain(f"Against {base}, paired by seed", "bold"))
+            shown_on.print(columns(*lines, headings=output.AGAINST, padding=(0, 1)))
+            say()
         for line in output.legend(reports[0]):
             shown_on.print(plain(line, "dim"), soft_wrap=True)
         costs = [
@@ -43,7 +48,7 @@ def show(table: Table, reports: list[Report], out: Path, shown: int) -> None:
             shown_on.print(columns(*costs, headings=headings, padding=(0, 1)))
         for problem in reports[0].problems:
             complain(problem)
-        files += output.write(reports, out)
+        files += output.write(reports, out, base)
     pictures: list[Path] = []
     if table.grid.kind == "figure":
         try:
