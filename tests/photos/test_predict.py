@@ -114,3 +114,28 @@ def test_from_two_folders_of_real_photos_to_a_sorted_pile_and_back(
     undone = osp("sort", "--undo", tmp_path / "by")
     assert (undone.returncode, sorted((tmp_path / "pile").iterdir())) == (0, before)
     assert not (tmp_path / "by").exists()
+
+
+def test_a_threshold_that_lets_many_foreign_photos_in_is_called_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """60 photos of which 80 % seem known: 46 of them should get in, and 58 do."""
+    from osp.cli.photos import _print_fit
+
+    estimate = {"accuracy": 90.0, "low": 80.0, "high": 95.0, "images": 40, "correct": 36, "balanced_accuracy": 90.0}
+    pile = {"counted": 60, "in": 58, "per_class": {"a": 30, "b": 28}, "share": 0.8}
+    result = {
+        "classes": {"a": 20, "b": 20},
+        "estimates": {"labels alone": estimate, "labels and pile": estimate},
+        "test": None,
+        "kept": "labels and pile",
+        "pile_photos": pile,
+        "threshold_photos": 40,
+        "suspected_labels": 0,
+        "seconds": 1.0,
+    }
+    _print_fit(result, Path("run"))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "So about 12 of these 58 are probably foreign" in said
+    _print_fit({**result, "pile_photos": {**pile, "in": 47}}, Path("run"))
+    assert "probably foreign" not in capsys.readouterr().out
+    _print_fit({**result, "pile_photos": {"counted": 0, "in": 0, "per_class": {}, "share": None}}, Path("run"))
+    assert "pile.csv" not in capsys.readouterr().out

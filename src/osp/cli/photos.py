@@ -97,6 +97,8 @@ def _from_scratch(sorted_dir: Path, pile: Path | None, out: Path, seed: int, mor
 
 
 def _print_fit(result: dict[str, Any], path: Path) -> None:
+    from osp.photos.saying import let_in
+
     rows: list[tuple[object, ...]] = []
     for name, estimate in result["estimates"].items():
         tested = (result["test"] or {}).get(name)
@@ -120,11 +122,14 @@ def _print_fit(result: dict[str, Any], path: Path) -> None:
         listed = ", ".join(f"{name} {count}" for name, count in pile["per_class"].items())
         say(f"The pile: {pile['in']:,} of {pile['counted']:,} photos look like one of the classes ({listed}); ", "")
         say(f"estimated share {pile['share']:.0%}.")
+        if doubt := let_in(pile["in"], pile["counted"], pile["share"]):
+            say(doubt)
         if not result["threshold_photos"]:
             say("That is a guess: with one photo per class the threshold rests on the pile alone.")
     if result["suspected_labels"]:
         say(f"Labels that look wrong: {result['suspected_labels']} ({path / 'doubts.csv'})")
-    say(f"Every photo of the pile: {path / 'pile.csv'}   all figures: {path / 'result.json'}")
+    listed = f"Every photo of the pile: {path / 'pile.csv'}   all" if pile["counted"] else "All"
+    say(f"{listed} figures: {path / 'result.json'}")
     say(f"Next: osp predict {path} NEW.jpg   osp sort {path} PILE --to FOLDER   ({result['seconds']:.0f} s)")
 
 
@@ -228,7 +233,9 @@ def _one_of(option: str, value: str, choices: tuple[str, ...]) -> None:
 def sort(
     run: Annotated[Path | None, typer.Argument(metavar="RUN", help="Folder of an `osp fit` or `osp train`.")] = None,
     pile: Annotated[Path | None, typer.Argument(metavar="PILE", help="Folder with the photos to sort.")] = None,
-    to: Annotated[Path | None, typer.Option(help="New or empty folder to sort into.")] = None,
+    to: Annotated[
+        Path | None, typer.Option(help="Folder to sort into: new, empty, or that of an earlier sort.")
+    ] = None,
     kind: Annotated[str, typer.Option("--as", help="csv (a table only), links or copies.")] = "csv",
     move: Annotated[bool, typer.Option("--move", help="Move the photos; --undo puts them back.")] = False,
     undo: Annotated[Path | None, typer.Option(help="Put back what was sorted into this folder.")] = None,

@@ -33,6 +33,7 @@ def verify(
             for note in () if quiet else verdict.notes:
                 say(f"{verdict.path}: note: {note}")
             if verdict.whole and not quiet:
-                say(f"{verdict.path}: this {verdict.kind} is whole ({len(verdict.checked)} checks).")
+                checks = f"{len(verdict.checked)} check{'s' * (len(verdict.checked) != 1)}"
+                say(f"{verdict.path}: this {verdict.kind} is whole ({checks}).")
     if not whole:
         raise typer.Exit(1)

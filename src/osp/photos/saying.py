@@ -86,3 +86,22 @@ def about_threshold(held_out: int, pile: int) -> str:
         "The OOD threshold is a guess from the pile: with one photo per class none can be held out, and it may lose "
         "far more than 5 % of the known classes (9 to 27 % in tests of ours). A second photo per class mends that."
     )
+
+
+def let_in(accepted: int, counted: int, share: float) -> str:
+    """How many of the accepted photos of a pile are probably foreign, where that is many.
+
+    Of the known ones, the estimated share of the pile, the threshold lets 95 % through; the rest must be foreign.
+
+    >>> let_in(58, 60, 0.8)
+    'So about 12 of these 58 are probably foreign: what looks much like a class gets in. `--accept 0.8` is stricter.'
+    >>> let_in(48, 60, 0.8)
+    ''
+    """
+    foreign = accepted - round(0.95 * share * counted)
+    if foreign < max(2, 0.1 * accepted):
+        return ""
+    return (
+        f"So about {foreign:,} of these {accepted:,} are probably foreign: what looks much like a class gets in. "
+        "`--accept 0.8` is stricter."
+    )
