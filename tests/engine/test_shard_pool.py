@@ -127,7 +127,7 @@ def trained(folder: Path, side: int, count: int, room: int, *limit: str) -> None
 
 @needs_linux
 def test_a_whole_run_with_refreshes_in_less_memory_than_the_pool_takes_up(tmp_path: Path) -> None:
-    side, count, room = 48, 5000, 26 << 20
+    side, count, room = 48, 6000, 32 << 20
     assert count * 3 * side * side > 1.2 * room
     trained(tmp_path, side, count, room)
 
