@@ -15,7 +15,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from osp.engine.progress import Live, Plain, Silent, Speed, display_for_terminal, shown
+from osp.engine.progress import Live, Plain, Silent, Speed, display_for_terminal, dot_of, shown
 
 TERMS = {f"a_long_name_of_a_term_{number}": 0.123456 for number in range(12)}
 WIDTHS = [60, 80, 120, 200]
@@ -142,7 +142,32 @@ def test_loading_is_shown_only_when_it_takes_long(
         clock[0] = 2.5
         display.loading(2, 100, "Decoding [/x]")
         display.loading(3, 100, "Decoding [/x]")
-    assert capsys.readouterr().err == "Decoding [/x]: 2/100\n"
+    assert capsys.readouterr().err == f"Decoding [/x]: 2/100{dot_of(sys.stderr.encoding)}4:05 left\n"
+
+
+def test_plain_lines_say_how_long_loading_still_takes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each stage at its own pace: reading is quick and says nothing about the features that come after it."""
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    display = Plain()
+    for second, done, text in (
+        (0.0, 100, "Reading files"),
+        (3.0, 700, "Reading files"),
+        (15.0, 32, "Features"),
+        (25.5, 137, "Features"),
+        (36.0, 1000, "Features"),
+    ):
+        clock[0] = second
+        display.loading(done, 1000, text)
+    said = capsys.readouterr().err.replace(dot_of(sys.stderr.encoding), ", ")
+    assert said.splitlines() == [
+        "Reading files: 700/1,000, 2 s left",
+        "Features: 32/1,000",
+        "Features: 137/1,000, 1:26 left",
+        "Features: 1,000/1,000",
+    ]
 
 
 def test_nothing_is_shown_where_nobody_wants_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -105,11 +105,12 @@ def test_without_validation_images_the_last_model_is_tested_all_the_same(tmp_pat
     assert 0 < found.model.threshold < 1
 
 
-def test_supervised_needs_no_unlabelled_images_and_fixmatch_says_that_it_does(tmp_path: Path) -> None:
+def test_supervised_needs_no_unlabelled_images_and_others_say_that_they_do(tmp_path: Path) -> None:
     found = run(small("supervised", unlabeled=0), tmp_path / "run").result
     assert (found["unlabeled"], found["pool_auroc"]) == (0, None)
-    with pytest.raises(UserError, match="draws from unlabeled images, but the split has none"):
-        run(small("fixmatch", unlabeled=0), tmp_path / "other")
+    for method in ("fixmatch", "curriculum"):  # a stream of unlabelled images, and one of both
+        with pytest.raises(UserError, match="draws from unlabeled images, but the split has none"):
+            run(small(method, unlabeled=0), tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
 

@@ -245,6 +245,7 @@ SHEET = {
     "lr": 0.001,
     "schedule": "cosine-7/16",
     "ema": None,
+    "one_schedule": False,
     "optimizer": "sgd",
     "momentum": 0.9,
     "nesterov": True,

@@ -340,6 +340,12 @@ def test_doubtful_images_are_neither_kept_nor_set_aside_nor_matched() -> None:
     assert method.unlabeled_matching(method.net.encode(batch()["pool"]["weak"]), rows, step_at()).item() == 0.0
 
 
+@pytest.mark.parametrize("kind", [T2T, OSP])
+def test_one_schedule_lets_fine_tuning_go_on_where_pre_training_stands(kind: type[T2T]) -> None:
+    for asked in (False, True):
+        assert [stage.continues for stage in by_hand(kind, one_schedule=asked).stages()] == [False, asked]
+
+
 # Published values
 
 SHEET = {
@@ -358,6 +364,7 @@ SHEET = {
     "pretrain_schedule": "steps",
     "pretrain_drops": (0.3, 0.6, 0.8),
     "drop_factor": 0.2,
+    "one_schedule": False,
     "lr": 0.03,
     "schedule": "cosine-7/16",
     "ema": None,

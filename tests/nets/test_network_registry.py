@@ -33,7 +33,7 @@ NETWORK = NetworkSpec("tiny-WIDTH", build, "one convolution", "this test", "MIT"
 '''
 
 
-@pytest.mark.parametrize("name", ["cnn", "small", "wrn-10-1", "wrn-16-2"])
+@pytest.mark.parametrize("name", ["cnn", "fast", "small", "wrn-10-1", "wrn-16-2"])
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("sides", [(8, 8), (28, 28), (32, 32), (64, 64), (9, 13)])
 def test_every_network_takes_every_image_and_knows_its_feature_size(
@@ -50,7 +50,7 @@ def test_every_network_takes_every_image_and_knows_its_feature_size(
 def test_every_file_of_the_folder_is_a_network_of_its_name() -> None:
     helpers = {"batchnorm", "huggingface", "network", "pretrained", "registry"}
     stems = {path.stem for path in Path(osp.nets.__file__).parent.glob("[!_]*.py")} - helpers
-    assert {"cnn", "small", "wrn", "adapter"} <= stems
+    assert {"cnn", "fast", "small", "wrn", "adapter"} <= stems
     assert {name.partition("-")[0] for name in available()} >= stems
     for stem in stems:
         spec = osp.nets.registry._networks.get(stem)
@@ -66,7 +66,7 @@ def test_every_file_of_the_folder_is_a_network_of_its_name() -> None:
         ("wrn28-2", r"Did you mean 'wrn-28-2'\? Any wrn-DEPTH-WIDTH works"),
         ("wrn-28", r"Did you mean 'wrn-28-2'\?"),
         ("wrn-28-٢", "Did you mean"),
-        ("wrn", "Choose from: adapter, cnn, small, wrn-28-2"),
+        ("wrn", "Choose from: adapter, cnn, fast, small, wrn-28-2"),
         ("small-2", "Unknown network 'small-2'"),
         ("registry", "Unknown network"),
         ("_layers", "Unknown network"),

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from osp.parts import disagreement as part
 from osp.parts.disagreement import disagreement, mutual_information
 
 
@@ -57,3 +58,22 @@ def test_answers_without_doubt_have_a_finite_gradient() -> None:
     mutual_information(logits.softmax(dim=2)).backward()  # type: ignore[no-untyped-call]
     assert logits.grad is not None
     assert logits.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("most", [1, 4 * 3 * 3, 2 * 4 * 3 * 3, 3 * 4 * 3 * 3])
+def test_heads_one_after_another_tell_as_much_as_all_at_once(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = mutual_information(answers()).item()
+    monkeypatch.setattr(part, "LARGEST", most)  # one, one, two and three heads at once
+    assert mutual_information(answers()).item() == pytest.approx(whole)
+
+
+def test_many_classes_keep_little_more_than_each_pair_of_heads_once() -> None:
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.data_ptr()] = tensor.numel()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        mutual_information(answers(heads=10, classes=300).float().requires_grad_())
+    assert sum(kept.values()) < 2.5 * (10 * 300) ** 2  # all pairs in both orders would be 3 times

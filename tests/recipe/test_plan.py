@@ -34,7 +34,7 @@ def test_a_stored_recipe_with_another_preset_or_scale_trains_with_their_values(t
     assert make_plan(read).options["mu"] == 5
     assert make_plan(read.changed(preset="paper")).options["mu"] == 7
     assert make_plan(read.changed(scale="cpu")).steps == 1500
-    assert make_plan(read.changed(data="cifar100", scale="cpu")).network == "small"
+    assert make_plan(read.changed(data="cifar100", scale="cpu")).network == "fast"
 
 
 def test_short_runs_on_colour_images_take_fewer_unlabelled_images_per_step() -> None:
@@ -49,6 +49,23 @@ def test_short_runs_on_colour_images_take_fewer_unlabelled_images_per_step() -> 
     assert sizes(data="cifar100", method="osp", preset="paper") == (5, 64)
     assert sizes(data="cifar100", method="osp", scale="paper") == (5, 64)
     assert sizes(data="mnist", method="osp") == (5, 64)
+
+
+def test_short_runs_on_colour_images_turn_filters_with_every_method_but_not_those_of_a_module_given() -> None:
+    def optimiser(custom: bool = False, **fields: Any) -> tuple[str, float, str]:
+        options = make_plan(Recipe(**fields), custom_network=custom).options
+        return options["optimizer"], options["lr"], options["schedule"]
+
+    for method in ("supervised", "fixmatch", "curriculum", "osp"):
+        for scale in ("demo", "cpu"):
+            assert optimiser(data="cifar100", method=method, scale=scale) == ("muon", 0.05, "cosine")
+    options = make_plan(Recipe(data="cifar100")).options
+    assert (options["pretrain_lr"], options["pretrain_schedule"]) == (0.05, "cosine")
+    assert options["one_schedule"]
+    assert optimiser(data="cifar100", options={"optimizer": "sgd", "lr": 0.1}) == ("sgd", 0.1, "cosine")
+    for plain in ({"data": "mnist"}, {"data": "cifar100", "scale": "paper"}, {"data": "cifar100", "custom": True}):
+        assert optimiser(method="fixmatch", **plain) == ("sgd", 0.03, "cosine-7/16")
+    assert optimiser(data="cifar100", method="t2t", preset="paper") == ("sgd", 0.03, "cosine-7/16")
 
 
 def test_the_paper_preset_knows_the_data_set_and_the_defaults_do_not() -> None:

@@ -74,6 +74,17 @@ def test_what_will_not_do_is_refused_by_field_and_value(fields: dict[str, Any], 
         assert word in str(refused.value)
 
 
+@pytest.mark.parametrize("field", ["data", "ood_data", "network", "method", "method file", "tracker", "data_dir"])
+def test_a_refusal_does_not_repeat_a_value_of_thousands_of_characters(field: str, tmp_path: Path) -> None:
+    value = "a" * 5000 + (".py" if field == "method file" else "")
+    words = "data: folder\n" if field == "data_dir" else ""
+    (tmp_path / "recipe.yaml").write_text(f"{words}{field.partition(' ')[0]}: {value}\n", "utf-8")
+    with pytest.raises(UserError) as refused:
+        make_plan(Recipe.read(tmp_path / "recipe.yaml"))
+    assert "aaaa" in str(refused.value)
+    assert len(str(refused.value)) < 1000
+
+
 def test_several_mistakes_are_named_at_once() -> None:
     with pytest.raises(UserError) as refused:
         Recipe(ood_ratio=2, steps=-1)

@@ -41,8 +41,9 @@ class Feed:
         self.specs, self.streams = specs, {}
         for name, spec in specs.items():
             size = len(self.index[spec.part])
-            if size == 0:
-                raise UserError(f"The method draws from {spec.part} images, but the split has none.")
+            for part in ("labeled", "unlabeled") if spec.part == "joint" else (spec.part,):
+                if len(self.index[part]) == 0:
+                    raise UserError(f"The method draws from {part} images, but the split has none.")
             if spec.batch % world:
                 raise UserError(
                     f"batch: {spec.batch} {name} images per step cannot be shared by "

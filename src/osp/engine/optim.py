@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from osp.engine.muon import Muon
 from osp.methods.base import ExtraOptimizer, Method, Stage
 
 FUSED_DEVICES = {"cpu", "cuda", "mps"}
@@ -22,8 +24,17 @@ def build_optimizer(settings: Stage | ExtraOptimizer, parameters: Iterable[nn.Pa
     decay_all = getattr(settings, "decay_all", True)
     decayed = [parameter for parameter in trainable if decay_all or parameter.ndim > 1]
     others = [parameter for parameter in trainable if not decay_all and parameter.ndim <= 1]
-    groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    filters = [parameter for parameter in trainable if parameter.ndim == 4 and settings.optimizer == "muon"]
+    if filters:
+        decayed = [parameter for parameter in decayed if parameter.ndim != 4]
+    groups: list[dict[str, Any]] = [
+        {"params": decayed, "weight_decay": settings.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
     groups = [group for group in groups if group["params"]]
+    if settings.optimizer == "muon":
+        turned = [{"params": filters, "filters": True}] if filters else []
+        return Muon([*turned, *groups], lr=settings.lr, momentum=settings.momentum)
     fused = all(p.device.type in FUSED_DEVICES and p.is_floating_point() for p in trainable)
     if settings.optimizer == "sgd":
         nesterov = getattr(settings, "nesterov", False) and settings.momentum > 0

@@ -168,12 +168,18 @@ class Plain(Silent):
     def __init__(self) -> None:
         self._last = 0.0
         self._opened = self._loaded = time.monotonic()
+        self._text, self._pace = "", Speed(0, 0)
 
     def loading(self, done: int, total: int, text: str) -> None:
         now = time.monotonic()
+        if text != self._text:
+            self._text, self._pace = text, Speed(total, done)
+        self._pace.step(done)
         if now - self._opened > PATIENCE and (now - self._loaded > PLAIN_SECONDS or self._loaded == self._opened):
             self._loaded = now
-            self.say(f"{text}: {done:,}/{total:,}")
+            left = self._pace.left() if done < total else None
+            rest = "" if left is None else f"{dot_of(getattr(sys.stderr, 'encoding', None))}{duration(left)} left"
+            self.say(f"{text}: {done:,}/{total:,}{rest}")
 
     def begin(self, total: int, done: int) -> None:
         self._speed = Speed(total, done)

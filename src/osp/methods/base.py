@@ -93,7 +93,7 @@ class Stage:
     name: str = "train"
     share: float = 1.0
     """Of the whole run; shares are normalised to sum to one."""
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    optimizer: Literal["sgd", "adam", "adamw", "muon"] = "sgd"
     lr: float = 0.03
     momentum: float = 0.9
     nesterov: bool = True
@@ -228,7 +228,10 @@ class Options(BaseModel):
 
     batch: int = Field(64, ge=1, le=10**9, description="labelled images per step")
     mu: int = Field(5, ge=1, le=10**9, description="unlabelled images per step, as a multiple of `batch`")
-    optimizer: Literal["sgd", "adam", "adamw"] = Field("sgd", description="optimiser of the network")
+    optimizer: Literal["sgd", "adam", "adamw", "muon"] = Field(
+        "sgd",
+        description="optimiser of the network; muon: orthogonal steps for filters, SGD at twice the rate for the rest",
+    )
     lr: float = Field(0.03, gt=0, description="learning rate")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
     nesterov: bool = Field(True, description="Nesterov's form of momentum")

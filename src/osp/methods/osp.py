@@ -91,6 +91,7 @@ class OSP(T2T):
         "pretrain_share": Published(0.2, "paper: 50,000 of 250,000"),
         "pretrain_lr": Published(0.03),
         "pretrain_schedule": Published("cosine-7/16", "paper: cosine; 7/16 as in the release"),
+        "one_schedule": Published(False),
         "lr": Published(0.001),
         "schedule": Published("cosine-7/16", "paper: cosine; 7/16 as in the release"),
         "ema": Published(None, UNSTATED + "release"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from osp.errors import UserError, suggest
+from osp.errors import LONGEST_PATH, UserError, short, suggest
 from osp.methods.base import Method
 from osp.plugins import Plugins, only_class
 from osp.scores import Score
@@ -25,14 +25,15 @@ def available() -> list[str]:
 
 def is_file(name: str) -> bool:
     """Whether a method's name is the path of a Python file."""
-    return name.endswith(".py")
+    return name.endswith(".py") and len(name) <= LONGEST_PATH
 
 
 def get(name: str) -> type[Method]:
     """The class of a method, by its name or by the path of a Python file that defines one."""
     method = _from_file(Path(name)) if is_file(name) else _methods.get(name)
     if method is None:
-        raise UserError(f"Unknown method {name!r}.{suggest(name, available())} A file of your own: --method ./mine.py")
+        hint = suggest(name, available())
+        raise UserError(f"Unknown method {short(name)}.{hint} A file of your own: --method ./mine.py")
     if not method.name:
         method.name = Path(name).stem.replace("_", "-")
     return method

@@ -51,6 +51,11 @@ class T2TOptions(Options):
         "cosine-7/16", description="learning rate over pre-training"
     )
     pretrain_drops: tuple[float, ...] = Field((), description="shares of pre-training where `steps` lowers the rate")
+    one_schedule: bool = Field(
+        False,
+        description="fine-tuning goes on with the optimiser, the rate and the schedule of pre-training",
+        json_schema_extra={"before": False},
+    )
     pool_batch: int = Field(
         64, ge=2, le=10**9, description="images of the whole pool per step, for L_rot (each at four angles) and L_ood^u"
     )
@@ -139,6 +144,7 @@ class T2T(Method):
         "pretrain_lr": Published(0.1, RELEASE),
         "pretrain_schedule": Published("steps", RELEASE),
         "pretrain_drops": Published((0.3, 0.6, 0.8), RELEASE),
+        "one_schedule": Published(False, RELEASE),
         "drop_factor": Published(0.2, RELEASE),
         "lr": Published(0.03, RELEASE),
         "schedule": Published("cosine-7/16", RELEASE),
@@ -198,7 +204,13 @@ class T2T(Method):
             schedule=o.pretrain_schedule,
             drops=o.pretrain_drops,
         )
-        return [pretraining, self.stage(name="finetune", share=1 - o.pretrain_share, refresh=self.refresh_share())]
+        finetuning = self.stage(
+            name="finetune",
+            share=1 - o.pretrain_share,
+            refresh=self.refresh_share(),
+            continues=o.one_schedule,
+        )
+        return [pretraining, finetuning]
 
     def refresh_share(self) -> float:
         """The share of fine-tuning between two partitions: 1/n for n passes over the pool, ten where they are cheap.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 
 
 def initialize(module: nn.Module) -> None:
@@ -13,3 +13,21 @@ def initialize(module: nn.Module) -> None:
         elif isinstance(layer, nn.BatchNorm2d):
             nn.init.ones_(layer.weight)
             nn.init.zeros_(layer.bias)
+
+
+class ResidualPair(nn.Module):
+    """x + two convolutions of x."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*conv_norm(channels, channels), *conv_norm(channels, channels))
+
+    def forward(self, images: Tensor) -> Tensor:
+        changed: Tensor = self.layers(images)
+        return images + changed
+
+
+def conv_norm(inputs: int, outputs: int, stride: int = 1, kernel: int = 3) -> tuple[nn.Module, nn.Module, nn.Module]:
+    """Convolution, batch norm, LeakyReLU."""
+    convolution = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=(kernel - 1) // 2, bias=False)
+    return convolution, nn.BatchNorm2d(outputs), nn.LeakyReLU(0.1, inplace=True)

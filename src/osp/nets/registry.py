@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from osp.errors import UserError, suggest
+from osp.errors import UserError, short, suggest
 from osp.plugins import Plugins
 
 Shape = tuple[int, ...]
@@ -95,7 +95,7 @@ def available() -> list[str]:
     """Names of all networks; a family is listed as `wrn-DEPTH-WIDTH`, an installed package's by its entry point.
 
     >>> available()
-    ['adapter', 'cnn', 'small', 'wrn-DEPTH-WIDTH']
+    ['adapter', 'cnn', 'fast', 'small', 'wrn-DEPTH-WIDTH']
     """
     own = {name: spec.name for name in _networks.files() if (spec := _networks.get(name)) is not None}
     return sorted(own.get(name, name) for name in _networks.names())
@@ -128,7 +128,7 @@ def _unknown(name: str) -> str:
     own = [spec for each in _networks.files() if (spec := _networks.get(each)) is not None]
     families = " or ".join(spec.name for spec in own if spec.example)
     hint = suggest(name, [*(spec.example or spec.name for spec in own), *_networks.installed()])
-    return f"Unknown network {name!r}.{hint} Any {families} works."
+    return f"Unknown network {short(name)}.{hint} Any {families} works."
 
 
 def check_name(name: str) -> NetworkSpec:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from osp.nets._layers import initialize
+from osp.nets._layers import ResidualPair, conv_norm, initialize
 from osp.nets.registry import NetworkSpec, Shape
 
 
@@ -34,24 +34,6 @@ class SmallNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         maps: Tensor = self.layers(images)
         return maps.mean(dim=(2, 3))
-
-
-class ResidualPair(nn.Module):
-    """x + two convolutions of x."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(*conv_norm(channels, channels), *conv_norm(channels, channels))
-
-    def forward(self, images: Tensor) -> Tensor:
-        changed: Tensor = self.layers(images)
-        return images + changed
-
-
-def conv_norm(inputs: int, outputs: int, stride: int = 1) -> tuple[nn.Module, nn.Module, nn.Module]:
-    """3x3 convolution, batch norm, LeakyReLU."""
-    convolution = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
-    return convolution, nn.BatchNorm2d(outputs), nn.LeakyReLU(0.1, inplace=True)
 
 
 NETWORK = NetworkSpec(

@@ -7,6 +7,9 @@ from torch import Tensor
 
 from osp.parts.reduce import batch_mean
 
+LARGEST = 2**22
+"""Joint probabilities at once, where one head alone has no more: ten heads of a thousand classes have 10⁸ of them."""
+
 
 def disagreement(probabilities: Tensor) -> Tensor:
     """D = (1 / H²K) Σ_{h,g,k} |p_hk - p_gk| of each image, from N×H×K: 0 where all H heads say the same.
@@ -36,8 +39,13 @@ def mutual_information(probabilities: Tensor) -> Tensor:
     _, heads, classes = probabilities.shape
     flat = probabilities.flatten(1)
     tiny = torch.finfo(flat.dtype).tiny  # a joint probability may be 0, and 0 ln 0 = 0
-    joint = batch_mean(flat.T @ flat / len(flat))
     marginal = batch_mean(flat.mean(dim=0)).clamp(min=tiny).log()
-    terms = joint * (joint.clamp(min=tiny).log() - marginal[:, None] - marginal[None])
-    information = terms.view(heads, classes, heads, classes).sum(dim=(1, 3))
-    return information.triu(diagonal=1).sum() / max(heads * (heads - 1) // 2, 1)
+    at_once = max(1, LARGEST // (heads * classes**2))  # heads; each with itself and all that follow
+    total = flat.new_zeros(())
+    for first in range(0, heads, at_once):
+        start, end = first * classes, (first + at_once) * classes
+        joint = batch_mean(flat[:, start:end].T @ flat[:, start:] / len(flat))
+        terms = joint * (joint.clamp(min=tiny).log() - marginal[start:end, None] - marginal[None, start:])
+        information = terms.view(-1, classes, heads - first, classes).sum(dim=(1, 3))
+        total = total + information.triu(diagonal=1).sum()
+    return total / max(heads * (heads - 1) // 2, 1)

@@ -183,7 +183,8 @@ def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None
     seed = recipe.seed or 0
     check_data_names(recipe, data)
     method = get(recipe.method or "osp")
-    options = decide_options(method, preset, scale, data, {**thrifty(method, preset, scale, data), **recipe.options})
+    by_scale = scale_options(method, preset, scale, data, custom_network)
+    options = decide_options(method, preset, data, by_scale, recipe.options)
     network = CUSTOM if custom_network else recipe.network or default_network(data, scale)
     if not custom_network:
         check_name(network)
@@ -242,7 +243,7 @@ def check_data_names(recipe: Recipe, data: str) -> None:
 
     for name in (data, recipe.ood_data, *recipe.test_ood):
         if name is not None and name not in data_sets():
-            raise UserError(f"Unknown data set {name!r}.{suggest(name, data_sets())} `osp datasets` shows them.")
+            raise UserError(f"Unknown data set {short(name)}.{suggest(name, data_sets())} `osp datasets` shows them.")
     for name in recipe.test_ood:
         if name in (data, recipe.ood_data):
             raise UserError(f"test_ood {name}: these images are in the run already; name a set that is not.")
@@ -250,7 +251,7 @@ def check_data_names(recipe: Recipe, data: str) -> None:
             raise UserError(f"test_ood {name}: only sets that have a place in the data folder can be named here.")
 
 
-def decide_options(method: Any, preset: Preset, scale: Scale, data: str, given: dict[str, Any]) -> Any:
+def decide_options(method: Any, preset: Preset, data: str, by_scale: dict[str, Any], given: dict[str, Any]) -> Any:
     """The method's options: its defaults, the preset's, the scale's, and what was asked."""
     from osp.methods.base import published_options
 
@@ -262,32 +263,43 @@ def decide_options(method: Any, preset: Preset, scale: Scale, data: str, given: 
             hint = hint if "mean" in hint else suggest(str(key), known)
             raise UserError(f"Method {method.name!r} has no option {key!r}, nor has the recipe.{hint}")
     try:
-        return method.Options(**{**published, **SCALE_OPTIONS.get(scale, {}), **given})
+        return method.Options(**{**published, **by_scale, **given})
     except ValidationError as error:
         raise UserError(explain(error, method.Options, f"options of {method.name}")) from None
 
 
-SCALE_OPTIONS: dict[str, dict[str, Any]] = {"demo": {"batch": 32}}
-"""Options that a scale sets: the demo has few labels and wants to end in seconds."""
-
-
-THRIFT = {"mu": 2, "pool_batch": 16}
+DEMO_BATCH = 32
+"""The demo has few labels and wants to end in seconds."""
+SMALLER = {"mu": 2, "pool_batch": 16}
 """At most this, where colour images meet the processor: see docs/osp.md, "What short runs need"."""
+SHORT = {
+    "optimizer": "muon",
+    **dict.fromkeys(("lr", "pretrain_lr"), 0.05),
+    **dict.fromkeys(("schedule", "pretrain_schedule"), "cosine"),
+    "one_schedule": True,
+}
+"""What learns most from colour images in minutes, for all methods alike; the same place has the figures."""
 
 
-def thrifty(method: Any, preset: Preset, scale: Scale, data: str) -> dict[str, Any]:
-    """Smaller batches of unlabelled images for scale `cpu` on colour images, so that more steps fit into the time."""
-    if preset == "paper" or scale != "cpu" or is_grey(data):
-        return {}
+def scale_options(method: Any, preset: Preset, scale: Scale, data: str, custom_network: bool = False) -> dict[str, Any]:
+    """Options that a scale sets, so that runs end in time; those of colour images give way to published ones.
+
+    A module of the user's own may bring weights that large steps would destroy: its optimiser stays SGD.
+    """
     known = method.Options.model_fields
-    return {name: min(known[name].default, most) for name, most in THRIFT.items() if name in known}
+    if scale == "paper" or preset == "paper" or is_grey(data):
+        return {"batch": DEMO_BATCH} if scale == "demo" else {}
+    found = {name: value for name, value in SHORT.items() if name in known and not custom_network}
+    if scale == "demo":
+        return {"batch": DEMO_BATCH, **found}
+    return {**{name: min(known[name].default, most) for name, most in SMALLER.items() if name in known}, **found}
 
 
 def default_network(data: str, scale: Scale) -> str:
-    """The paper's networks at scale `paper`; below it the small one where the paper has WRN-28-2."""
+    """The paper's networks at scale `paper`; below it the fast one where the paper has WRN-28-2."""
     if is_grey(data):
         return "cnn"
-    return "wrn-28-2" if scale == "paper" else "small"
+    return "wrn-28-2" if scale == "paper" else "fast"
 
 
 def default_steps(data: str, scale: Scale) -> int:

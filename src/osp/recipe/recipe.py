@@ -13,7 +13,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from osp.errors import UserError
+from osp.errors import UserError, short
 from osp.recipe.reading import explain, read_fields
 
 Preset = Literal["default", "paper"]
@@ -101,8 +101,8 @@ class Recipe(BaseModel):
         for name in value:
             if name not in (*TRACKERS, f"wandb{ONLINE}", f"mlflow{ONLINE}"):
                 raise ValueError(
-                    f"there is no tracker {name!r}; choose from {', '.join(TRACKERS)}. wandb and mlflow stay in the "
-                    f"run's folder; wandb{ONLINE} and mlflow{ONLINE} go where these packages are set up to"
+                    f"there is no tracker {short(name)}; choose from {', '.join(TRACKERS)}. wandb and mlflow stay in "
+                    f"the run's folder; wandb{ONLINE} and mlflow{ONLINE} go where these packages are set up to"
                 )
         return value
 
