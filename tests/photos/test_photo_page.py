@@ -117,6 +117,7 @@ def test_a_fit_is_compared_with_another_fit(made: Path, tmp_path: Path) -> None:
     assert len(disagreements(run, other)[0].shots) == min(24, sum(said.inside for said in run.pile))
     text = write_photo_report(made / "run", made / "alone", tmp_path / "x.html").read_text()
     assert "<th>alone</th>" in text
+    assert text.index("<h3>Sorted photos, each held out") < text.index("<h3>alone: sorted photos, each held out")
     with pytest.raises(UserError, match="is no run of osp fit"):
         write_photo_report(made / "run", tmp_path, tmp_path / "y.html")
 

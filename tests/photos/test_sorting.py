@@ -79,6 +79,7 @@ def test_every_file_goes_to_its_place_and_undo_puts_it_back(tmp_path: Path, acti
     assert tree(pile) == ({} if action == "move" else before)
     undone = undo(out)
     assert undone.restored == len(decisions)
+    assert undone.moved == (len(decisions) if action == "move" else 0)
     assert not undone.problems
     assert tree(pile) == before
     assert not out.exists()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from osp.cli.text import columns, console, plain, say
-from osp.errors import UserError, suggest, user_path
+from osp.errors import UserError, short, suggest, user_path
 
 if TYPE_CHECKING:
     from osp.data import SourceInfo
@@ -100,7 +100,7 @@ def methods(
     if preset not in ("default", "paper"):
         raise UserError(f"--preset {preset!r}: no such preset.{suggest(preset, ['default', 'paper'])}")
     if data is not None and data not in data_sets():
-        raise UserError(f"Unknown data set {data!r}.{suggest(data, data_sets())} `osp datasets` shows them.")
+        raise UserError(f"Unknown data set {short(data)}.{suggest(data, data_sets())} `osp datasets` shows them.")
     shown = console()
     if name is None:
         rows = [(each, get(each).summary, get(each).reference) for each in available()]

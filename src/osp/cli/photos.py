@@ -44,6 +44,9 @@ def fit(
     earlier: Annotated[
         Path | None, typer.Option("--from", help="An earlier fit whose labels, pile and backbone are used again.")
     ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Length of training from scratch (--backbone none); default: 3,000.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     page: Annotated[bool, typer.Option(help="Write report.html into the run, as `osp report` does.")] = True,
 ) -> None:
@@ -68,8 +71,12 @@ def fit(
     from osp.photos.fit import fit as start
 
     if backbone == "none":
-        _from_scratch(sorted_dir, pile, out, seed, test or earlier)
+        if earlier is not None:
+            raise UserError("--from goes on from features; --backbone none has none. Leave out one of the two.")
+        _from_scratch(sorted_dir, pile, out, test, method, seed, steps, page)
         return
+    if steps is not None:
+        raise UserError("--steps goes with --backbone none; with a pretrained backbone there is nothing to wait for.")
     with shown() as display:
         given: dict[str, Any] = {"test": test, "backbone": backbone, "method": method, "earlier": earlier}
         run = start(sorted_dir, pile, out, **given, seed=seed, say=say, progress=display.loading)
@@ -80,20 +87,54 @@ def fit(
         say(f"Page: {write_photo_report(run.path)}")
 
 
-def _from_scratch(sorted_dir: Path, pile: Path | None, out: Path, seed: int, more: Path | None) -> None:
+def _from_scratch(
+    sorted_dir: Path,
+    pile: Path | None,
+    out: Path,
+    test: Path | None,
+    method: str,
+    seed: int,
+    steps: int | None,
+    page: bool,
+) -> None:
     """Without a backbone it is `osp train` on the user's folders."""
     from osp.cli.train import print_result, run_shown
+    from osp.engine.progress import shown
+    from osp.photos.folder import check_free
+    from osp.photos.predict import figures_on, open_trained
+    from osp.photos.reading import list_pile, list_sorted, list_test, without_copies
     from osp.recipe import Recipe
 
-    if more is not None:
-        raise UserError("--backbone none keeps a fifth of the sorted photos for testing: leave out --test and --from.")
-    where: dict[str, Any] = {} if pile is None else {"ood_data": "pile", "ood_dir": str(pile)}
-    method = "supervised" if pile is None else "osp"
-    say("Training from scratch on small images: far slower than a pretrained backbone, and worse with few labels.")
-    recipe = Recipe(data="folder", data_dir=str(sorted_dir), method=method, scale="cpu", seed=seed, **where)
-    run = run_shown(recipe, user_path(out), resume=False)
+    check_free(user_path(out))
+    known, classes = list_sorted(user_path(sorted_dir))
+    unsorted = list_pile(None if pile is None else user_path(pile))
+    tested = None
+    if test is not None:
+        tested = without_copies(list_test(user_path(test), classes), (known, unsorted))
+        for note in tested.notes:
+            say(note)
+    where: dict[str, Any] = {"ood_data": "pile", "ood_dir": str(pile)} if unsorted.files else {}
+    if method == "instant":
+        method = "osp" if unsorted.files else "supervised"
+    if not unsorted.files:
+        say("There is no pile: the classifier learns from the labels alone.")
+    say(
+        f"Training from scratch by {method}, on small images: far slower than with a pretrained backbone, and worse "
+        "with few labels. A fifth of the sorted photos is kept for testing."
+    )
+    common: dict[str, Any] = {"data": "folder", "data_dir": str(sorted_dir), "scale": "cpu", **where}
+    run = run_shown(Recipe(**common, method=method, seed=seed, steps=steps), user_path(out), resume=False)
     print_result(run.result)
+    if tested is not None:
+        with shown() as display:
+            figures = figures_on(open_trained(run.path), tested, classes, display.loading)
+        say(f"Test photos: accuracy {_share(figures)}.")
+        _say_foreign(figures)
     say(f"Run: {run.path}")
+    if page:
+        from osp.report import write_report
+
+        say(f"Page: {write_report(run.path)}")
 
 
 def _print_fit(result: dict[str, Any], path: Path) -> None:
@@ -110,13 +151,7 @@ def _print_fit(result: dict[str, Any], path: Path) -> None:
     say()
     shown.print(columns(*rows, headings=("accuracy (95 % interval)", "cross-validation", "test")))
     say(f"Kept: {result['kept']}.")
-    last = (result["test"] or {}).get(result["kept"])
-    if last and last.get("auroc") is not None:
-        say(
-            f"Foreign test photos: AUROC {last['auroc']:.1f}; {last['foreign_accepted']:.0f} % of {last['foreign']} ",
-            "",
-        )
-        say(f"get in, {last['known_accepted']:.0f} % of the known ones do.")
+    _say_foreign((result["test"] or {}).get(result["kept"]) or {})
     pile = result["pile_photos"]
     if pile["counted"]:
         listed = ", ".join(f"{name} {count}" for name, count in pile["per_class"].items())
@@ -131,6 +166,14 @@ def _print_fit(result: dict[str, Any], path: Path) -> None:
     listed = f"Every photo of the pile: {path / 'pile.csv'}   all" if pile["counted"] else "All"
     say(f"{listed} figures: {path / 'result.json'}")
     say(f"Next: osp predict {path} NEW.jpg   osp sort {path} PILE --to FOLDER   ({result['seconds']:.0f} s)")
+
+
+def _say_foreign(tested: dict[str, Any]) -> None:
+    """How well foreign test photos are told from the others, where there are any."""
+    if tested.get("auroc") is not None:
+        accepted = f"{tested['foreign_accepted']:.0f} % of {tested['foreign']} get in"
+        say(f"Foreign test photos: AUROC {tested['auroc']:.1f}; {accepted}, ", "")
+        say(f"{tested['known_accepted']:.0f} % of the known ones do.")
 
 
 def _share(part: dict[str, Any] | None) -> str:
@@ -282,7 +325,10 @@ def _undo(folder: Path, display: Any) -> None:
     from osp.photos.undoing import undo
 
     done = undo(user_path(folder), display.loading)
-    say(f"{done.restored} photos are back in their places.")
+    if (made := done.restored - done.moved) > 0:
+        say(f"{made} links or copies were taken away; their photos never left their places.")
+    if done.moved or not made:
+        say(f"{done.moved} photos are back in their places.")
     for file, reason in done.problems:
         complain(f"{file}: {reason}")
     if done.problems:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+
+from osp.evaluate.metrics import detection
 
 FOLDS = 5
 
@@ -78,6 +81,27 @@ def estimate_of(
         balanced_accuracy=float(np.mean(per_class) * 100),
         ece=calibration_error(probabilities, labels[held]) * 100,
     )
+
+
+def tested(predicted: np.ndarray, truth: np.ndarray, scores: np.ndarray, limit: float) -> dict[str, Any]:
+    """Figures on test images, of which those of no known class have the truth -1: how many of the others are named
+    rightly, and how well those are told from them by OOD score and threshold."""
+    known = truth >= 0
+    right, classes = predicted[known] == truth[known], truth[known]
+    low, high = wilson(int(right.sum()), len(right))
+    found: dict[str, Any] = {
+        "images": len(right),
+        "accuracy": float(right.mean() * 100),
+        "low": low * 100,
+        "high": high * 100,
+        "balanced_accuracy": float(np.mean([right[classes == c].mean() for c in np.unique(classes)]) * 100),
+        "known_accepted": float((scores[known] <= limit).mean() * 100),
+    }
+    if not known.all():
+        found["foreign"] = int((~known).sum())
+        found["foreign_accepted"] = float((scores[~known] <= limit).mean() * 100)
+        found["auroc"] = detection(scores[known], scores[~known])["auroc"]
+    return found
 
 
 def wilson(successes: int, trials: int, z: float = 1.959964) -> tuple[float, float]:

@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from osp.errors import UserError, user_path
-from osp.evaluate.metrics import detection
 from osp.methods.registry import get
 from osp.nets.pretrained import Backbone
 from osp.photos.backbones import open_backbone
-from osp.photos.estimates import wilson
+from osp.photos.estimates import tested
 from osp.photos.features import Progress, Rows, compute
 from osp.photos.folder import check_free, labels_of, result_of, write_fit
 from osp.photos.instant import Instant, fit_instant
@@ -137,7 +136,7 @@ def fit(
         "kept": kept,
         "classes": dict(zip(classes, map(int, photos.counts), strict=True)),
         "estimates": {name: asdict(each.estimate) if each.estimate else None for name, each in answers.items()},
-        "test": {name: tested(each, photos) for name, each in answers.items()} if len(photos.test) else None,
+        "test": {name: _tested(each, photos) for name, each in answers.items()} if len(photos.test) else None,
     }
     write_fit(folder, model, photos, result, started)
     return Fit(folder, result, model)
@@ -181,24 +180,8 @@ def _trained(
     return improve(instant, stored, photos.labels[photos.use], method, seed, training)
 
 
-def tested(instant: Instant, photos: Photographs) -> dict[str, Any]:
-    """Figures on the test photos: accuracy of those of known classes; how well others are told from them."""
+def _tested(instant: Instant, photos: Photographs) -> dict[str, Any]:
+    """Figures on the test photos."""
     features = photos.test.rows()
-    known = photos.test_labels >= 0
-    right = instant.predict_proba(features[known]).argmax(axis=1) == photos.test_labels[known]
-    truth = photos.test_labels[known]
-    low, high = wilson(int(right.sum()), len(right))
-    scores, limit = instant.ood_score(features), instant.threshold()
-    found: dict[str, Any] = {
-        "images": len(right),
-        "accuracy": float(right.mean() * 100),
-        "low": low * 100,
-        "high": high * 100,
-        "balanced_accuracy": float(np.mean([right[truth == c].mean() for c in np.unique(truth)]) * 100),
-        "known_accepted": float((scores[known] <= limit).mean() * 100),
-    }
-    if not known.all():
-        found["foreign"] = int((~known).sum())
-        found["foreign_accepted"] = float((scores[~known] <= limit).mean() * 100)
-        found["auroc"] = detection(scores[known], scores[~known])["auroc"]
-    return found
+    predicted = instant.predict_proba(features).argmax(axis=1)
+    return tested(predicted, photos.test_labels, instant.ood_score(features), instant.threshold())

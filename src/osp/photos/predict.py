@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +17,11 @@ from osp.errors import UserError, user_path
 from osp.evaluate.predictions import Group, Predictions
 from osp.photos.decisions import Decision, decide
 from osp.photos.doubts import next_to_label
-from osp.photos.estimates import fit_temperature, softmax, weighted_quantile
+from osp.photos.estimates import fit_temperature, softmax, tested, weighted_quantile
 from osp.photos.features import Progress, Rows, compute
 from osp.photos.folder import labels_of
 from osp.photos.model import FACTS, PhotoModel, Prediction, load_model
+from osp.photos.reading import Listed
 from osp.predictor import Predictor, load
 from osp.runs.folder import RunFolder
 
@@ -114,6 +116,11 @@ def open_run(run: str | Path) -> AnyModel:
         raise UserError(f"The run folder {folder} is not there.")
     if (folder / FACTS).exists():
         return load_model(folder)
+    return open_trained(folder)
+
+
+def open_trained(folder: Path) -> TrainedModel:
+    """The model of a run of `osp.train`."""
     paths = RunFolder(folder)
     if folder.is_dir() and not any(path.exists() for path in (paths.plan, paths.recipe, paths.model)):
         raise UserError(f"{folder} is no run folder: it holds neither a fit ({FACTS}) nor a trained model.")
@@ -144,6 +151,22 @@ def decisions(model: AnyModel, files: Sequence[str], accept: float, progress: Pr
         for file, each in zip(features.files, decide(model.instant, features, accept), strict=True)
     ]
     return found + [Prediction(file, None, reason=reason) for file, reason in features.unreadable]
+
+
+def figures_on(
+    model: TrainedModel, listed: Listed, classes: Sequence[str], progress: Progress | None = None
+) -> dict[str, Any]:
+    """How good a model is on photos kept aside, whose labels count in `classes`; unreadable ones are left out."""
+    numbers = {name: number for number, name in enumerate(classes)}
+    found = [
+        (numbers.get(each.decision.label, len(numbers)), label, each.decision.ood_score)
+        for each, label in zip(model.predict(listed.files, progress=progress), listed.labels, strict=True)
+        if each.decision is not None
+    ]
+    if not any(label >= 0 for _, label, _ in found):
+        raise UserError("No test photo of a known class can be read.")
+    predicted, truth, scores = map(np.array, zip(*found, strict=True))
+    return tested(predicted, truth, scores, model.threshold(0.95))
 
 
 def worth_labeling(

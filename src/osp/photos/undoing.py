@@ -22,6 +22,8 @@ class Undone:
     """What was put back."""
 
     restored: int
+    moved: int
+    """Those of them that were moved back; the others were links or copies, and are gone."""
     problems: tuple[tuple[str, str], ...]
     """(file in `out`, reason) of what was left as it is; with any, the journal stays."""
 
@@ -30,10 +32,12 @@ def undo(out: Path | str, progress: Progress | None = None) -> Undone:
     """Put every file back and take away what sorting made; may be repeated, also after a kill."""
     out = Path(os.path.abspath(out))
     entries = read_journal(out / JOURNAL).entries
-    restored, problems = 0, []
+    restored, moved, problems = 0, 0, []
     for done, entry in enumerate(reversed(entries), 1):
         try:
-            restored += _undo_one(out, entry)
+            count = _undo_one(out, entry)
+            restored += count
+            moved += count if entry.get("action") == "move" else 0
         except (_Left, Outside) as left:
             problems.append((str(out / str(entry.get("to", ""))), str(left)))
         except OSError as error:
@@ -44,7 +48,7 @@ def undo(out: Path | str, progress: Progress | None = None) -> Undone:
         (out / JOURNAL).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # other things are in it
             out.rmdir()
-    return Undone(restored, tuple(problems))
+    return Undone(restored, moved, tuple(problems))
 
 
 class _Left(Exception):

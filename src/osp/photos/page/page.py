@@ -98,7 +98,7 @@ def photo_page(run: FittedRun, other: FittedRun | None = None) -> str:
             galleries=[each for each in galleries if each["shots"]],
             histograms=_histograms(run),
             map=plot,
-            confusions=_confusions(run),
+            confusions=_confusions(run) + (_confusions(other, printable(other.path.name)) if other else []),
             looks=looks,
             no_looks=no_looks,
             no_images=pictures.note(),
@@ -220,8 +220,8 @@ def _map(run: FittedRun, pictures: Pictures) -> dict[str, Any] | None:
     }
 
 
-def _confusions(run: FittedRun) -> list[dict[str, Any]]:
-    """Of the held-out photos and of the test photos."""
+def _confusions(run: FittedRun, name: str = "") -> list[dict[str, Any]]:
+    """Of the held-out photos and of the test photos; with the name of a run that this one is compared with."""
     pairs: list[tuple[str, list[tuple[int, int]]]] = []
     if run.held_out is not None:
         held = np.flatnonzero(run.held_out.sum(axis=1) > 0)
@@ -235,7 +235,8 @@ def _confusions(run: FittedRun) -> list[dict[str, Any]]:
             matrix[truth, predicted_class] += 1
         part = confusion_part(matrix, run.shown_names)
         if part is not None:
-            found.append({"title": title, **part})
+            heading = f"{name}: {title[0].lower()}{title[1:]}" if name else title
+            found.append({"title": heading, "names": run.shown_names, **part})
     return found
 
 
