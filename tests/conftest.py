@@ -13,6 +13,8 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # batches are tiny here, and tests run side by side
 
+collect_ignore = ["torture/hooks"]  # read by schemathesis, in an environment of its own
+
 PACKED = Path(__file__).resolve().parents[2] / "shared" / "data"
 FOLDERS = {
     "mnist": "MNIST/raw",

@@ -36,3 +36,9 @@ def test_a_home_folder_of_nobody_is_refused() -> None:
         user_path("~nobody_of_that_name/data")
     assert user_path("plain/data") == Path("plain/data")
     assert user_path("~") == Path.home()
+
+
+def test_a_word_of_thousands_of_characters_is_named_by_its_beginning() -> None:
+    assert str(UserError(f"no option {'a' * 5000} here")) == f"no option {'a' * 60}... (5,000 characters) here"
+    several = "words " * 1000
+    assert str(UserError(several)) == several

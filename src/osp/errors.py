@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,8 +12,15 @@ from pathlib import Path
 class UserError(Exception):
     """A mistake the user can mend: the message names the file, option or number and says what to do.
 
-    The command prints the message without a traceback and ends with exit code 2.
+    The command prints the message without a traceback and ends with exit code 2. A word of more than a thousand
+    characters, which only a damaged or hostile file holds, is named by its beginning.
     """
+
+    def __str__(self) -> str:
+        return _LONG_WORD.sub(lambda word: f"{word[0][:60]}... ({len(word[0]):,} characters)", super().__str__())
+
+
+_LONG_WORD = re.compile(r"\S{1001,}")
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
@@ -77,10 +85,16 @@ def short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
+LONGEST_PATH = 4096
+"""Characters; Linux takes no path of more bytes, other systems fewer."""
+
+
 def user_path(text: str | Path) -> Path:
     """A path as the user wrote it, with `~` and `~name` replaced by that home folder."""
     if "\0" in str(text) or any("\ud800" <= char <= "\udfff" and not _from_bytes(char) for char in str(text)):
         raise UserError(f"The path {printable(text)!r} holds a character that no file name can have.")
+    if len(str(text)) > LONGEST_PATH:
+        raise UserError(f"The path {short(str(text))} has {len(str(text)):,} characters; no file has so long a path.")
     try:
         return Path(text).expanduser()
     except RuntimeError:

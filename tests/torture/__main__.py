@@ -23,7 +23,7 @@ Row = tuple[str, int, list[str], float]
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="torture", description=__doc__)
-    parser.add_argument("parts", nargs="*", default=["kill", "disk", "numbers", "fuzz", "attack", "load"])
+    parser.add_argument("parts", nargs="*", default=["kill", "disk", "numbers", "fuzz", "attack", "load", "http"])
     parser.add_argument("--kills", type=int, default=25, help="kills of each kind per piece of work")
     parser.add_argument("--works", help="only these pieces of work: train osp;bench")
     parser.add_argument("--kinds", help="only these kinds of input: recipe,idx")
@@ -34,6 +34,7 @@ def main() -> int:
     parser.add_argument("--images", type=int, default=100_000, help="images that osp predict looks at")
     parser.add_argument("--steps", type=int, default=20_000, help="training steps whose memory is watched")
     parser.add_argument("--seconds", type=float, default=60, help="how long 64 clients ask osp serve")
+    parser.add_argument("--examples", type=int, default=300, help="requests of schemathesis to each address")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="folder for what failed; else a temporary one")
     given = parser.parse_args()
@@ -41,6 +42,8 @@ def main() -> int:
     base = Path(tempfile.mkdtemp(prefix="osp-torture-")) if given.keep is None else given.keep
     os.environ["OSP_CACHE"], os.environ["OSP_MIRROR"] = str(base / "cache"), "http://127.0.0.1:9"
     import lightning_fabric  # noqa: F401 - before the forks, so that none of them imports it again
+    import sklearn.datasets
+    import sklearn.linear_model
     import sklearn.metrics  # noqa: F401
 
     import osp.report.page  # noqa: F401
@@ -117,10 +120,16 @@ def load(base: Path, given: argparse.Namespace) -> Iterator[Row]:
     yield from each(cases(base, given.images, given.steps, 64, given.seconds), "load", given)
 
 
+def http(base: Path, given: argparse.Namespace) -> Iterator[Row]:
+    from torture.described import cases
+
+    yield from each(cases(base, given.examples), "http", given)
+
+
 Part = Callable[[Path, argparse.Namespace], Iterator[Row]]
 PARTS: dict[str, Part] = {
     **{"kill": kill, "disk": disk, "numbers": numbers},
-    **{"fuzz": fuzz, "attack": attack, "load": load},
+    **{"fuzz": fuzz, "attack": attack, "load": load, "http": http},
 }
 
 if __name__ == "__main__":

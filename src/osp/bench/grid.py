@@ -236,5 +236,5 @@ def check_measure(name: str) -> str:
     if name in MEASURES or (group in ("scores", "other_ood") and rest.endswith((".auroc", ".fpr95"))):
         return name
     raise ValueError(
-        f"unknown measure {name!r}.{suggest(name, MEASURES)} Also scores.NAME.auroc and other_ood.NAME.fpr95"
+        f"unknown measure {short(name)}.{suggest(name, MEASURES)} Also scores.NAME.auroc and other_ood.NAME.fpr95"
     )
