@@ -87,7 +87,7 @@ def train(
     test_ood: Annotated[
         str | None, typer.Option(help="Test the model on these OOD sets too, such as uniform,cifar10.")
     ] = None,
-    network: Annotated[str | None, typer.Option(help="cnn, small, or wrn-DEPTH-WIDTH such as wrn-28-2.")] = None,
+    network: Annotated[str | None, typer.Option(help="cnn, fast, small, or wrn-DEPTH-WIDTH such as wrn-28-2.")] = None,
     steps: Annotated[int | None, typer.Option(help="Length of the run; a short one is a long one scaled down.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/DATA-METHOD-...")] = None,
