@@ -44,10 +44,20 @@ def test_a_turn_keeps_the_length_and_has_the_asked_size() -> None:
     assert torch.isclose(filters.norm(), before.norm())
 
 
-def test_a_turn_of_filters_that_are_all_zero_stays_finite() -> None:
+def test_filters_that_begin_at_zero_take_unit_length_and_stay_finite_without_a_gradient() -> None:
     filters = torch.zeros(2, 1, 3, 3)
     turn(filters, torch.zeros(2, 1, 3, 3), 0.1)
     assert torch.equal(filters, torch.zeros(2, 1, 3, 3))
+    direction = torch.randn(2, 1, 3, 3, generator=torch.Generator().manual_seed(6))
+    turn(filters, direction, 0.1)
+    assert torch.isclose(filters.norm(), torch.tensor(2.0).sqrt())
+    assert (filters * direction).sum() < 0
+
+
+def test_three_iterations_are_the_default() -> None:
+    found = torch.linalg.svdvals(orthogonal(torch.diag(torch.tensor([3.0, 1.0, 0.3]))))
+    expected = sorted((singular_polynomial(value / 10.09**0.5, 3) for value in (3.0, 1.0, 0.3)), reverse=True)
+    assert found.tolist() == pytest.approx(expected, abs=1e-3)
 
 
 def gradients(parameter: nn.Parameter) -> list[Tensor]:

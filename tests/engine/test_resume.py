@@ -64,6 +64,16 @@ def test_a_resumed_run_equals_one_never_stopped(
     assert_same_run(tmp_path / "run", whole)
 
 
+@pytest.mark.parametrize("at", [2, 7])
+def test_what_short_runs_on_colour_images_take_survives_a_stop(at: int, tmp_path: Path) -> None:
+    options = {"optimizer": "muon", "schedule": "cosine", "one_schedule": True}
+    recipe = small("t2t", steps=9, network="fast", options=options)
+    stop(recipe, tmp_path / "run", at)
+    run(recipe, tmp_path / "run", resume=True)
+    run(recipe, tmp_path / "whole")
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
 @pytest.mark.parametrize("at", [2, 3, 4, 5, 6, 9, 10, 12, 13, 15])
 def test_stages_refreshes_banks_and_extra_optimisers_survive_a_stop(
     at: int, unstopped: Callable[[str], tuple[Recipe, Path]], tmp_path: Path

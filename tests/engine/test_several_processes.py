@@ -70,6 +70,7 @@ CASES = {
     "pseudo-label": case("pseudo-label", threshold=0.3, ramp=0.0),
     "safe-student": case("safe-student", teacher_share=0.34, rounds=2),
     "t2t": case("t2t", **T2T),
+    "t2t by muon": case("t2t", **T2T, optimizer="muon", one_schedule=True),
     "uasd": case("uasd", start=0.2, ramp=0.0, refresh=0.3),
     "uda": case("uda", threshold=0.3, least_share=0.1),
     "vat": case("vat", ramp=0.0, xi=1.0),

@@ -342,8 +342,12 @@ def test_doubtful_images_are_neither_kept_nor_set_aside_nor_matched() -> None:
 
 @pytest.mark.parametrize("kind", [T2T, OSP])
 def test_one_schedule_lets_fine_tuning_go_on_where_pre_training_stands(kind: type[T2T]) -> None:
+    given = {"lr": 0.4, "schedule": "steps", "drops": (0.5,), "pretrain_lr": 0.7, "pretrain_schedule": "constant"}
     for asked in (False, True):
-        assert [stage.continues for stage in by_hand(kind, one_schedule=asked).stages()] == [False, asked]
+        first, second = by_hand(kind, one_schedule=asked, **given).stages()
+        assert (first.continues, second.continues) == (False, asked)
+        assert (first.lr, first.schedule, first.drops) == ((0.4, "steps", (0.5,)) if asked else (0.7, "constant", ()))
+        assert (second.lr, second.schedule, second.drops) == (0.4, "steps", (0.5,))
 
 
 # Published values

@@ -12,7 +12,8 @@ from PIL import Image
 
 from osp.cli import photos as door
 from osp.errors import UserError
-from osp.photos.reading import Listed, list_sorted, list_test, without_copies
+from osp.photos.reading import Listed, list_pile, list_sorted, list_test, without_copies
+from osp.runs.folder import RunFolder
 
 COLORS = {"blue": (40, 40, 200), "red": (200, 40, 40), "green": (40, 200, 40)}
 
@@ -52,7 +53,35 @@ def test_an_empty_pile_is_labels_alone_and_says_so(folders: Path, capsys: pytest
     said = capsys.readouterr().out
     assert "There is no pile" in said
     assert "by supervised" in said
+    assert "sorted photos alone" in said
     assert not (folders / "run" / "report.html").exists()
+
+
+def test_all_sorted_photos_but_those_that_test_and_validate_teach(folders: Path) -> None:
+    start(folders, steps=2, page=False)  # by the default method
+    split = np.load(RunFolder(folders / "run").split)
+    counts = {part: len(split[part]) for part in ("labeled", "val", "test")}
+    assert counts == {"labeled": 2 * 8, "val": 2 * 2, "test": 2 * 2}  # of 12 photos per class
+    plan = (folders / "run" / "plan.yaml").read_text("utf-8")
+    assert "method: osp" in plan
+
+
+def test_a_test_photo_in_the_pile_does_not_count(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy(folders / "test/red/red-0.png", folders / "pile/copy.png")
+    start(folders, test=folders / "test", method="supervised", steps=2, page=False)
+    said = capsys.readouterr().out
+    assert "of 11." in said
+    assert "learned from, too: 1" in said
+
+
+def test_a_fit_that_was_stopped_goes_on_and_is_tested(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start(folders, method="supervised", steps=4, page=False)
+    finished = (folders / "run" / "result.json").read_bytes()
+    start(folders, test=folders / "test", method="supervised", steps=4, page=False)
+    assert "Test photos: accuracy" in capsys.readouterr().out
+    assert (folders / "run" / "result.json").read_bytes() == finished
+    with pytest.raises(UserError, match="steps"):
+        start(folders, method="supervised", steps=5, page=False)
 
 
 def test_a_test_photo_that_was_learned_from_does_not_count(folders: Path) -> None:
@@ -63,6 +92,9 @@ def test_a_test_photo_that_was_learned_from_does_not_count(folders: Path) -> Non
     assert len(left.files) == len(left.labels) == len(test.files) - 1
     assert str(folders / "test/red/red-0.png") not in left.files
     assert "learned from, too: 1" in left.notes[-1]
+    shutil.copy(folders / "test/red/red-1.png", folders / "pile/copy.png")
+    left = without_copies(test, (known, list_pile(folders / "pile")))
+    assert len(left.files) == len(test.files) - 2
     with pytest.raises(UserError, match="keep others aside"):
         without_copies(test, (test,))
 

@@ -68,6 +68,18 @@ def test_short_runs_on_colour_images_turn_filters_with_every_method_but_not_thos
     assert optimiser(data="cifar100", method="t2t", preset="paper") == ("sgd", 0.03, "cosine-7/16")
 
 
+def test_a_method_from_elsewhere_keeps_the_optimiser_it_has_chosen(tmp_path: Path) -> None:
+    for chosen, expected in (("", "muon"), ('optimizer: Literal["adam"] = "adam"', "adam"), ("lr: float = 0.1", "sgd")):
+        file = tmp_path / f"mine_{expected}.py"
+        file.write_text(
+            "from typing import Literal\nfrom osp.methods import Method, Options\n"
+            f"class Own(Options):\n    {chosen or 'pass'}\n"
+            "class Mine(Method):\n    Options = Own\n    unlabeled_views = ()\n",
+            "utf-8",
+        )
+        assert make_plan(Recipe(data="cifar100", method=str(file))).options["optimizer"] == expected
+
+
 def test_the_paper_preset_knows_the_data_set_and_the_defaults_do_not() -> None:
     plain, other = (make_plan(Recipe(data=name, method="fixmatch")).options for name in ("cifar10", "cifar100"))
     assert plain == other

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -82,7 +84,7 @@ def methods(
         str, typer.Option(help="Values of the common harness (default) or as published (paper).")
     ] = "default",
     data: Annotated[
-        str | None, typer.Option(help="With --preset paper: the values published for this data set.")
+        str | None, typer.Option(help="The values that a run on this data set takes; with --preset paper those published.")
     ] = None,
 ) -> None:
     """List the methods, or show one with its options and where each value comes from.
@@ -116,14 +118,19 @@ def methods(
         published = [(key, *_published(method, key, data)) for key in method.Options.model_fields]
         shown.print(columns(*published, headings=("option", "value", "meaning", "source"), padding=(0, 1)))
         return
-    shown.print(columns(*options_of(method), headings=("option", "value", "meaning"), padding=(0, 1)))
+    from osp.recipe.plan import scale_options
+
+    by_scale = {} if data is None else scale_options(method, "default", "cpu", data)
+    shown.print(columns(*options_of(method, by_scale), headings=("option", "value", "meaning"), padding=(0, 1)))
+    if data is None:
+        say("\nShort runs on colour images take others: `--data cifar100` shows them.", "")
     say("\nChange one with `osp train --set OPTION=VALUE`. `--preset paper` shows the published values and sources.")
 
 
-def options_of(method: type[Method]) -> list[tuple[str, str, str]]:
-    """Name, default and meaning of each option."""
+def options_of(method: type[Method], by_scale: Mapping[str, Any] = MappingProxyType({})) -> list[tuple[str, str, str]]:
+    """Name, default, or what a scale sets instead, and meaning of each option."""
     return [
-        (name, value(field.get_default(call_default_factory=True)), field.description or "")
+        (name, value(by_scale.get(name, field.get_default(call_default_factory=True))), field.description or "")
         for name, field in method.Options.model_fields.items()
     ]
 

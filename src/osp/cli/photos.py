@@ -99,31 +99,39 @@ def _from_scratch(
 ) -> None:
     """Without a backbone it is `osp train` on the user's folders."""
     from osp.cli.train import print_result, run_shown
+    from osp.data import describe_set
     from osp.engine.progress import shown
     from osp.photos.folder import check_free
     from osp.photos.predict import figures_on, open_trained
     from osp.photos.reading import list_pile, list_sorted, list_test, without_copies
     from osp.recipe import Recipe
 
-    check_free(user_path(out))
+    begun = (user_path(out) / "plan.yaml").is_file()
+    if not begun:
+        check_free(user_path(out))
     known, classes = list_sorted(user_path(sorted_dir))
     unsorted = list_pile(None if pile is None else user_path(pile))
     tested = None
     if test is not None:
         tested = without_copies(list_test(user_path(test), classes), (known, unsorted))
-        for note in tested.notes:
-            say(note)
+    for note in (*known.notes, *unsorted.notes, *(tested.notes if tested else ())):
+        say(note)
     where: dict[str, Any] = {"ood_data": "pile", "ood_dir": str(pile)} if unsorted.files else {}
     if method == "instant":
         method = "osp" if unsorted.files else "supervised"
     if not unsorted.files:
-        say("There is no pile: the classifier learns from the labels alone.")
+        say("There is no pile: the classifier learns from the sorted photos alone.")
+    training = describe_set("folder", user_path(sorted_dir)).smallest_class or 0
+    held = min(5, training // 4)
     say(
         f"Training from scratch by {method}, on small images: far slower than with a pretrained backbone, and worse "
-        "with few labels. A fifth of the sorted photos is kept for testing."
+        f"with few labels. A fifth of the sorted photos is kept for testing; {training - held} of each class teach, {held} "
+        "are for validation, and what larger classes have beyond that teaches without its label."
     )
-    common: dict[str, Any] = {"data": "folder", "data_dir": str(sorted_dir), "scale": "cpu", **where}
-    run = run_shown(Recipe(**common, method=method, seed=seed, steps=steps), user_path(out), resume=False)
+    counts = {"labels_per_class": max(training - held, 1), "val_per_class": held}
+    common: dict[str, Any] = {"data": "folder", "data_dir": str(sorted_dir), "scale": "cpu", **where, **counts}
+    recipe = Recipe(**common, method=method, seed=seed, steps=steps)
+    run = run_shown(recipe, user_path(out), resume=begun)
     print_result(run.result)
     if tested is not None:
         with shown() as display:

@@ -67,8 +67,10 @@ class Muon(torch.optim.Optimizer):
         assert gradient is not None
         if not group["filters"] and group["weight_decay"]:
             gradient = gradient.add(parameter, alpha=group["weight_decay"])
-        buffer = self.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter))
-        buffer.mul_(momentum).add_(gradient)
+        state = self.state[parameter]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(parameter)
+        buffer = state["momentum_buffer"].mul_(momentum).add_(gradient)
         direction = gradient.add(buffer, alpha=momentum)
         if group["filters"]:
             turn(parameter, direction, group["lr"])
@@ -77,8 +79,13 @@ class Muon(torch.optim.Optimizer):
 
 
 def turn(filters: Tensor, direction: Tensor, rate: float) -> None:
-    """Move the filters by `rate` of their mean length along the orthogonalised direction, in place, keeping |W|."""
+    """Move the filters by `rate` of their mean length along the orthogonalised direction, in place, keeping |W|.
+
+    Filters that begin at zero (the last ones of a residual branch, say) have no length to keep: they count as if they
+    had unit length each until they have one.
+    """
     length = filters.norm()
+    length = torch.where(length > 0, length, filters.shape[0] ** 0.5)
     step = orthogonal(direction.flatten(1)).view_as(filters)
     filters.sub_(step * (rate * length / filters.shape[0] ** 0.5))
     filters.mul_(length / filters.norm().clamp_min(1e-12))

@@ -234,8 +234,8 @@ class Options(BaseModel):
     )
     lr: float = Field(0.03, gt=0, description="learning rate")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
-    nesterov: bool = Field(True, description="Nesterov's form of momentum")
-    weight_decay: float = Field(5e-4, ge=0, description="weight decay")
+    nesterov: bool = Field(True, description="Nesterov's form of momentum (muon has no other)")
+    weight_decay: float = Field(5e-4, ge=0, description="weight decay (muon: not of filters, whose length stays)")
     decay_all: bool = Field(False, description="weight decay also on biases and batch norms")
     schedule: Literal["cosine-7/16", "cosine", "steps", "constant"] = Field(
         "cosine-7/16", description="learning rate over a stage; cosine-7/16 ends at 0.195 of the start"

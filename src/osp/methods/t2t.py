@@ -53,7 +53,8 @@ class T2TOptions(Options):
     pretrain_drops: tuple[float, ...] = Field((), description="shares of pre-training where `steps` lowers the rate")
     one_schedule: bool = Field(
         False,
-        description="fine-tuning goes on with the optimiser, the rate and the schedule of pre-training",
+        description="pre-training and fine-tuning share one optimiser and one schedule: `lr`, `schedule` and `drops`, not "
+        "those of pre-training",
         json_schema_extra={"before": False},
     )
     pool_batch: int = Field(
@@ -197,13 +198,8 @@ class T2T(Method):
 
     def stages(self) -> list[Stage]:
         o = self.options
-        pretraining = self.stage(
-            name="pretrain",
-            share=o.pretrain_share,
-            lr=o.pretrain_lr,
-            schedule=o.pretrain_schedule,
-            drops=o.pretrain_drops,
-        )
+        own = {"lr": o.pretrain_lr, "schedule": o.pretrain_schedule, "drops": o.pretrain_drops}
+        pretraining = self.stage(name="pretrain", share=o.pretrain_share, **({} if o.one_schedule else own))
         finetuning = self.stage(
             name="finetune",
             share=1 - o.pretrain_share,

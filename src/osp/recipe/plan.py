@@ -284,12 +284,19 @@ SHORT = {
 def scale_options(method: Any, preset: Preset, scale: Scale, data: str, custom_network: bool = False) -> dict[str, Any]:
     """Options that a scale sets, so that runs end in time; those of colour images give way to published ones.
 
-    A module of the user's own may bring weights that large steps would destroy: its optimiser stays SGD.
+    A module of the user's own may bring weights that large steps would destroy: its optimiser stays SGD. A method from
+    elsewhere that has chosen its optimiser, rate or schedule keeps them.
     """
+    from osp.methods.base import Options
+
     known = method.Options.model_fields
+    foreign = not method.__module__.startswith("osp.methods.")
+    chosen = [n for n in ("optimizer", "lr", "schedule") if known[n].default != Options.model_fields[n].default]
     if scale == "paper" or preset == "paper" or is_grey(data):
         return {"batch": DEMO_BATCH} if scale == "demo" else {}
-    found = {name: value for name, value in SHORT.items() if name in known and not custom_network}
+    found = {name: value for name, value in SHORT.items() if name in known}
+    if custom_network or (foreign and chosen):
+        found = {}
     if scale == "demo":
         return {"batch": DEMO_BATCH, **found}
     return {**{name: min(known[name].default, most) for name, most in SMALLER.items() if name in known}, **found}
