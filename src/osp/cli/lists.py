@@ -84,7 +84,8 @@ def methods(
         str, typer.Option(help="Values of the common harness (default) or as published (paper).")
     ] = "default",
     data: Annotated[
-        str | None, typer.Option(help="The values that a run on this data set takes; with --preset paper those published.")
+        str | None,
+        typer.Option(help="The values that a run on this data set takes; with --preset paper those published."),
     ] = None,
 ) -> None:
     """List the methods, or show one with its options and where each value comes from.

@@ -125,8 +125,8 @@ def _from_scratch(
     held = min(5, training // 4)
     say(
         f"Training from scratch by {method}, on small images: far slower than with a pretrained backbone, and worse "
-        f"with few labels. A fifth of the sorted photos is kept for testing; {training - held} of each class teach, {held} "
-        "are for validation, and what larger classes have beyond that teaches without its label."
+        f"with few labels. A fifth of the sorted photos is kept for testing; {training - held} of each class teach, "
+        f"{held} are for validation, and what larger classes have beyond that teaches without its label."
     )
     counts = {"labels_per_class": max(training - held, 1), "val_per_class": held}
     common: dict[str, Any] = {"data": "folder", "data_dir": str(sorted_dir), "scale": "cpu", **where, **counts}

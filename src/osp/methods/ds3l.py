@@ -25,8 +25,8 @@ leaves the running statistics of batch norms alone. The release makes five passe
 Differences:
 
 - The weight net learns at 3e-3, not 6e-5, because a run has a hundredth of the published steps; η is the
-  common learning rate 0.03, as both were 1e-3 in the release's MNIST recipe (short runs on colour images take real steps
-  by Muon, at another rate).
+  common learning rate 0.03, as both were 1e-3 in the release's MNIST recipe (short runs on colour images take real
+  steps by Muon, at another rate).
 - a is 1. The release divides the labelled sum by the whole batch: 1/2 with as many unlabelled images as labelled.
 - What the weight net sees, and the target, are predicted without dropout.
 - The ramp of b is a share of the run.

@@ -53,8 +53,8 @@ class T2TOptions(Options):
     pretrain_drops: tuple[float, ...] = Field((), description="shares of pre-training where `steps` lowers the rate")
     one_schedule: bool = Field(
         False,
-        description="pre-training and fine-tuning share one optimiser and one schedule: `lr`, `schedule` and `drops`, not "
-        "those of pre-training",
+        description="both stages share one optimiser and one schedule, that of `lr`, `schedule` and `drops`; "
+        "`pretrain_lr` and its like are not used",
         json_schema_extra={"before": False},
     )
     pool_batch: int = Field(

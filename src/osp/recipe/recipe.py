@@ -50,7 +50,10 @@ class Recipe(BaseModel):
     method: str | None = Field(None, description="method; see `osp methods`, or ./a_file.py; osp if not set")
     options: dict[str, Any] = Field(default_factory=dict, description="options of the method")
     preset: Preset | None = Field(None, description="the method's options: default (common harness) or as published")
-    scale: Scale | None = Field(None, description="steps, network, batches, evaluations, on colour images the optimiser: seconds, minutes (cpu), as published")
+    scale: Scale | None = Field(
+        None,
+        description="steps, network, batches, on colour images the optimiser: seconds, minutes, as published",
+    )
     network: str | None = Field(None, description="cnn, fast, small or wrn-DEPTH-WIDTH")
     steps: int | None = Field(None, ge=1, le=MOST, description="optimiser steps in all, over all stages")
     eval_every: int | None = Field(None, ge=1, le=MOST, description="steps between validations")
