@@ -142,7 +142,11 @@ def test_loading_is_shown_only_when_it_takes_long(
         clock[0] = 2.5
         display.loading(2, 100, "Decoding [/x]")
         display.loading(3, 100, "Decoding [/x]")
-    assert capsys.readouterr().err == f"Decoding [/x]: 2/100{dot_of(sys.stderr.encoding)}4:05 left\n"
+        assert capsys.readouterr().err == f"Decoding [/x]: 2/100{dot_of(sys.stderr.encoding)}4:05 left\n"
+        display.loading(100, 100, "Decoding [/x]")
+        display.loading(100, 100, "Decoding [/x]")
+        display.loading(9, 9, "Sorting")
+    assert capsys.readouterr().err == "Decoding [/x]: 100/100\n"
 
 
 def test_plain_lines_say_how_long_loading_still_takes(

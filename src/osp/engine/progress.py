@@ -168,15 +168,16 @@ class Plain(Silent):
     def __init__(self) -> None:
         self._last = 0.0
         self._opened = self._loaded = time.monotonic()
-        self._text, self._pace = "", Speed(0, 0)
+        self._text, self._pace, self._unended = "", Speed(0, 0), False
 
     def loading(self, done: int, total: int, text: str) -> None:
         now = time.monotonic()
         if text != self._text:
-            self._text, self._pace = text, Speed(total, done)
+            self._text, self._pace, self._unended = text, Speed(total, done), False
         self._pace.step(done)
-        if now - self._opened > PATIENCE and (now - self._loaded > PLAIN_SECONDS or self._loaded == self._opened):
-            self._loaded = now
+        due = now - self._opened > PATIENCE and (now - self._loaded > PLAIN_SECONDS or self._loaded == self._opened)
+        if due or (self._unended and done >= total):  # what has been announced is also seen to end
+            self._loaded, self._unended = now, done < total
             left = self._pace.left() if done < total else None
             rest = "" if left is None else f"{dot_of(getattr(sys.stderr, 'encoding', None))}{duration(left)} left"
             self.say(f"{text}: {done:,}/{total:,}{rest}")
