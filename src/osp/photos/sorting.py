@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from osp.errors import UserError, suggest
+from osp.errors import UserError, printable, suggest
 from osp.photos.decisions import Decision
 from osp.photos.journal import JOURNAL, TABLE, Journal, read_journal, reason
 from osp.photos.moving import copy, move
@@ -92,19 +92,39 @@ def sort_pile(
             write_table(out / TABLE, COLUMNS, rows)
     except OSError as error:
         raise UserError(f"The folder {out} cannot be written: {reason(error)}.") from None
-    return Sorted(counts, out / TABLE, tuple(failed))
+    return Sorted(counts, out / TABLE, tuple(failed), already)
+
+
+def check_places(pile: Path, out: Path) -> None:
+    """Refuse a folder that this pile cannot be sorted into."""
+    source, target = (os.path.join(os.path.realpath(folder), "") for folder in (pile, out))
+    if target.startswith(source):
+        where = "is the pile itself" if target == source else f"lies inside the pile {printable(pile)}"
+        raise UserError(f"--to {printable(out)} {where}. Name a folder outside the pile to sort into.")
+    if source.startswith(target):
+        raise UserError(
+            f"The pile {printable(pile)} lies inside --to {printable(out)}. Name a folder beside the pile to sort into."
+        )
+    _check_free(out)
 
 
 def _check(out: Path, decisions: Sequence[Decision]) -> None:
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file. Name a new or empty folder to sort into.")
     real = os.path.realpath(out)
     for decision in decisions:
         if os.path.realpath(decision.file).startswith(real + os.sep):
-            raise UserError(f"{decision.file} lies inside {out}. Name a folder outside the pile to sort into.")
+            raise UserError(
+                f"{printable(decision.file)} lies inside {printable(out)}. Name a folder outside the pile to sort into."
+            )
+    _check_free(out)
+
+
+def _check_free(out: Path) -> None:
+    shown = printable(out)
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{shown} is a file. Name a new or empty folder to sort into.")
     with contextlib.suppress(FileNotFoundError):
         if not (out / JOURNAL).is_file() and any(out.iterdir()):
-            raise UserError(f"The folder {out} is not empty. Name a new or empty folder to sort into.")
+            raise UserError(f"The folder {shown} is not empty. Name a new or empty folder to sort into.")
 
 
 def _places(decisions: Sequence[Decision], sure: float) -> list[str]:
