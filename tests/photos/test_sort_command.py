@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
+import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -25,6 +26,7 @@ from osp.photos.model import Prediction
 from osp.photos.predict import TrainedModel, decisions
 from osp.predictor import Predictor
 from osp.recipe import Recipe, make_plan
+from osp.verify import verify
 
 COLORS = {"red": (200, 40, 40), "blue": (40, 40, 200)}
 
@@ -136,3 +138,48 @@ def test_pile_and_target_inside_each_other_are_refused_before_anything_is_looked
     assert "Name a folder" in str(done.exception)
     assert "\n" not in str(done.exception)
     assert not (root / "pile/new\nfolder").exists()
+
+
+def change_row(path: Path) -> None:
+    path.write_text(path.read_text("utf-8").replace(",red,0.", ",blue,0.", 1), "utf-8")
+
+
+def change_temperature(path: Path) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), "temperature": 0.1}), "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "words"),
+    [
+        ("pile.csv", change_row, "pile.csv: changed since the fit wrote it"),
+        ("photos.json", change_temperature, "photos.json: changed since the fit wrote it"),
+        ("doubts.csv", lambda path: path.write_text("junk"), "doubts.csv: changed since the fit wrote it"),
+        ("left-out.csv", Path.unlink, "left-out.csv: missing"),
+        ("test.csv", lambda path: path.write_text("junk"), "test.csv: not written by the fit"),
+        ("SHA256SUMS", lambda path: path.write_text("junk"), "SHA256SUMS"),
+    ],
+)
+def test_an_altered_fit_is_not_whole(
+    root: Path, tmp_path: Path, name: str, damage: Callable[[Path], object], words: str
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(root / "run", folder)
+    (verdict,) = verify(folder)
+    assert (verdict.problems, verdict.notes) == ([], [])
+    damage(folder / name)
+    (verdict,) = verify(folder)
+    assert any(problem.startswith(words) for problem in verdict.problems), verdict.problems
+
+
+def test_a_fit_without_checksums_is_whole_with_a_word_and_a_short_table_is_named(root: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(root / "run", folder)
+    (folder / "SHA256SUMS").unlink()
+    (verdict,) = verify(folder)
+    assert verdict.whole
+    assert "without checksums" in verdict.notes[0]
+    lines = (folder / "pile.csv").read_text("utf-8").splitlines(keepends=True)
+    (folder / "pile.csv").write_text("".join(lines[:5]), "utf-8")
+    (verdict,) = verify(folder)
+    assert len(verdict.problems) == 1
+    assert "pile.csv has 4 readable photos, result.json says 20" in verdict.problems[0]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from osp.errors import printable
 from osp.files import PARTIAL
 from osp.photos.journal import JOURNAL, TABLE, Entries, Outside, below, read_journal, reason
 from osp.photos.moving import move, partial_name
@@ -116,11 +117,11 @@ def check_sorted(out: Path) -> tuple[Entries, list[str]]:
             continue
         try:
             if wrong := _lost(entry, below(out, entry["to"])):
-                problems.append(f"{entry['to']}: {wrong}")
+                problems.append(f"{printable(entry['to'])}: {printable(wrong)}")
         except Outside as error:
-            problems.append(f"{JOURNAL}: {error}")
+            problems.append(f"{JOURNAL}: {printable(error)}")
         except OSError as error:
-            problems.append(f"{entry['to']}: {reason(error)}")
+            problems.append(f"{printable(entry['to'])}: {reason(error)}")
     return found, problems
 
 
