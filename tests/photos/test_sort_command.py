@@ -21,7 +21,7 @@ from osp.cli import app
 from osp.errors import UserError
 from osp.photos import backbones
 from osp.photos.fit import fit
-from osp.photos.journal import TABLE
+from osp.photos.journal import JOURNAL, TABLE
 from osp.photos.model import Prediction
 from osp.photos.predict import TrainedModel, decisions
 from osp.predictor import Predictor
@@ -138,6 +138,38 @@ def test_pile_and_target_inside_each_other_are_refused_before_anything_is_looked
     assert "Name a folder" in str(done.exception)
     assert "\n" not in str(done.exception)
     assert not (root / "pile/new\nfolder").exists()
+
+
+def test_a_sort_that_was_stopped_goes_on_and_counts_all(root: Path) -> None:
+    """Also where the last photo was moved, and only the table is missing."""
+    osp("sort", root / "run", root / "pile", "--to", root / "out", "--move")
+    whole = table(root / "out")
+    journal = root / "out" / JOURNAL
+    lines = journal.read_bytes().splitlines(keepends=True)
+    for labeled in (True, False):
+        (root / "out" / TABLE).unlink()
+        journal.write_bytes(b"".join(lines[:-1]))
+        again = osp("sort", root / "run", root / "pile", "--to", root / "out", "--move")
+        assert again.exit_code == 0, again.output
+        assert "had put there already, counted below: 10." in again.output
+        counts = [
+            int(line.split()[-1]) for line in again.output.splitlines() if line[2:5] in ("red", "blu", "_un", "_fo")
+        ]
+        assert sum(counts) == 10
+        assert table(root / "out") == whole
+        if labeled:
+            shutil.rmtree(root / "pile")
+            (root / "pile").mkdir()
+
+
+def test_undo_says_what_it_took_away(root: Path) -> None:
+    osp("sort", root / "run", root / "pile", "--to", root / "out")
+    undone = osp("sort", "--undo", root / "out")
+    assert undone.output == "The table was taken away; there were no photos to put back.\n"
+    osp("sort", root / "run", root / "pile", "--to", root / "out", "--move")
+    undone = osp("sort", "--undo", root / "out")
+    assert undone.output == "10 photos are back in their places.\n"
+    assert not (root / "out").exists()
 
 
 def change_row(path: Path) -> None:

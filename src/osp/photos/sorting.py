@@ -40,10 +40,12 @@ class Sorted:
     """What was done."""
 
     counts: dict[str, int]
-    """Images per folder of `out`."""
+    """Images per folder of `out`, those of earlier sorts among them."""
     table: Path
     failed: tuple[tuple[str, str], ...]
     """(file, reason) of those that stayed where they were."""
+    earlier: int = 0
+    """Images that were in their places already."""
 
 
 def sort_pile(
@@ -68,7 +70,12 @@ def sort_pile(
     noted = read_journal(out / JOURNAL).entries if (out / JOURNAL).exists() else []
     earlier = [entry for entry in noted if "row" in entry and os.path.lexists(out / entry["to"])]
     given = {os.path.abspath(decision.file) for decision in ordered}
-    rows: list[Sequence[str]] = [entry["row"] for entry in earlier if entry["from"] not in given]
+    before = {entry["from"]: entry for entry in earlier if entry["from"] not in given}
+    rows: list[Sequence[str]] = [entry["row"] for entry in before.values()]
+    for entry in before.values():
+        folder = _folder(entry["to"])
+        counts[folder] = counts.get(folder, 0) + 1
+    already = len(before)
     there = {entry["from"]: entry for entry in earlier if entry["action"] == action}
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -80,10 +87,12 @@ def sort_pile(
                     try:
                         begun = there.get(os.path.abspath(decision.file))
                         place = _finished(out, begun) if begun else ""
+                        already += bool(place)
                         place = place or _place(decision.file, folder, out, action, journal, row)
                     except OSError as error:
                         failed.append((decision.file, reason(error)))
                 if action == "csv" or place:
+                    folder = _folder(place) if place else folder
                     counts[folder] = counts.get(folder, 0) + 1
                 rows.append([*row, defused(place or folder)])
                 if progress:
@@ -194,6 +203,11 @@ def _finished(out: Path, entry: dict[str, Any]) -> str:
     if entry["action"] == "move":
         os.unlink(source)
     return str(entry["to"])
+
+
+def _folder(place: str) -> str:
+    """The folder of a place below `out`, with / between its parts."""
+    return Path(place).parent.as_posix()
 
 
 def _row(decision: Decision, sure: float) -> list[str]:
