@@ -172,6 +172,21 @@ def test_undo_says_what_it_took_away(root: Path) -> None:
     assert not (root / "out").exists()
 
 
+def test_no_cell_of_predictions_begins_like_a_formula_and_json_stays_as_it_is(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["=1+1.png", "+1.png", "-1.png", "@x.png", "\tx.png"]
+    for name in names:
+        shutil.copy(root / "pile/red 7.png", root / "pile" / name)
+    monkeypatch.chdir(root / "pile")
+    rows = list(csv.DictReader(osp("predict", root / "run", "--format", "csv", "--", *names).stdout.splitlines()))
+    assert [row["file"] for row in rows] == [f"'{name}" for name in names]
+    said = osp("predict", root / "run", "--format", "jsonl", "--", *names).stdout.splitlines()
+    assert [json.loads(line)["file"] for line in said] == names
+    assert osp("sort", root / "run", ".", "--to", root / "out", "--as", "copies").exit_code == 0
+    assert not any(row["place"][:1] in tuple("=+-@\t") for row in table(root / "out"))
+
+
 def change_row(path: Path) -> None:
     path.write_text(path.read_text("utf-8").replace(",red,0.", ",blue,0.", 1), "utf-8")
 
