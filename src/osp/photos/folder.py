@@ -163,7 +163,8 @@ def _twins(photos: Photographs) -> dict[str, str]:
         if group.labeled:
             first = group.labeled[0]
             sentence = f"also sorted, as {photos.classes[photos.labels[first]]}: {photos.labeled.files[first]}"
-            notes |= {photos.pile.files[i]: sentence for i in group.pile}
+            own = {photos.labeled.files[i]: f"sorted, as {photos.classes[photos.labels[i]]}" for i in group.labeled}
+            notes |= {file: own.get(file, sentence) for file in (photos.pile.files[i] for i in group.pile)}
         else:
             first = group.pile[0]
             notes |= {photos.pile.files[i]: f"the same photo as {photos.pile.files[first]}" for i in group.pile[1:]}
