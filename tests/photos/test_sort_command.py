@@ -12,10 +12,9 @@ from typing import cast
 
 import numpy as np
 import pytest
-from click.testing import Result
 from PIL import Image
 from small_backbone import small_backbone
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from osp.cli import app
 from osp.errors import UserError

@@ -35,7 +35,8 @@ def undo(out: Path | str, progress: Progress | None = None) -> Undone:
     """Put every file back and take away what sorting made; may be repeated, also after a kill."""
     out = Path(os.path.abspath(out))
     entries = read_journal(out / JOURNAL).entries
-    restored, moved, problems, table = 0, 0, [], False
+    restored, moved, table = 0, 0, False
+    problems: list[tuple[str, str]] = []
     ours = {out / entry["folder"] for entry in entries if "folder" in entry}  # later also what is left in them
     last = [entry for entry in reversed(entries) if "table" in entry]  # while a photo is left, its table is
     for done, entry in enumerate([*(entry for entry in reversed(entries) if "table" not in entry), *last], 1):
