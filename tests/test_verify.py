@@ -10,15 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from helpers.runs import run
 from osp import Recipe, UserError
 from osp.bench.store import Store
+from osp.cli import app
 from osp.engine.checkpoint import load_checkpoint, save_checkpoint
 from osp.nets.pretrained import Backbone
 from osp.photos.decisions import Decision
 from osp.photos.instant import fit_instant
-from osp.photos.journal import JOURNAL
+from osp.photos.journal import JOURNAL, TABLE
 from osp.photos.model import ARRAYS, PhotoModel
 from osp.photos.sorting import Action, sort_pile
 from osp.runs.folder import RunFolder
@@ -155,6 +157,37 @@ def test_a_journal_cut_short_is_a_note_and_a_damaged_or_hostile_one_a_problem(tm
     outside = {"action": "move", "from": "/etc/passwd", "to": "../../etc/passwd", "size": 1}
     journal.write_bytes(whole + json.dumps(outside).encode() + b"\n")
     assert "outside the folder" in problems(out)[0]
+
+
+def test_a_sort_that_was_stopped_is_interrupted_and_it_is_said_what_to_do(tmp_path: Path) -> None:
+    """Before its table was written, and when it had gone on from a finished one."""
+    out = sorted_photos(tmp_path, "move")
+    journal = out / JOURNAL
+    whole = journal.read_bytes()
+    more = {"action": "move", "from": str(tmp_path / "pile/0.jpg"), "to": "cat/0.jpg", "size": 7}
+    journal.write_bytes(whole + json.dumps(more).encode() + b"\n")
+    (verdict,) = verify(out)
+    assert (verdict.problems, verdict.whole) == ([], False)
+    journal.write_bytes(whole)
+    (out / TABLE).unlink()
+    (verdict,) = verify(out)
+    assert (verdict.problems, verdict.whole) == ([], False)
+    said = CliRunner().invoke(app, ["verify", str(out)])
+    assert said.exit_code == 1
+    assert "INTERRUPTED" in said.output
+    assert "Go on with the same osp sort" in said.output
+    assert f"osp sort --undo {out}" in said.output
+    assert "DAMAGED" not in said.output
+    assert "whole" not in said.output
+
+
+def test_odd_names_of_sorted_photos_break_no_line(tmp_path: Path) -> None:
+    (tmp_path / "pile").mkdir()
+    file = tmp_path / "pile/new\nline.jpg"
+    file.write_bytes(b"photo")
+    sort_pile([Decision(str(file), "cat", 0.9, 0.1, True)], tmp_path / "out", "move")
+    (tmp_path / "out/cat/new\nline.jpg").unlink()
+    assert len(problems(tmp_path / "out")[0].splitlines()) == 1
 
 
 def test_a_photo_model_is_verified_without_its_backbone(tmp_path: Path) -> None:

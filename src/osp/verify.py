@@ -17,12 +17,12 @@ from osp.bench.store import Store
 from osp.data.split import Split
 from osp.engine.checkpoint import load_checkpoint
 from osp.engine.state import check_meta
-from osp.errors import UserError, user_path
+from osp.errors import UserError, printable, user_path
 from osp.evaluate.predictions import Predictions
 from osp.evaluate.result import measure
 from osp.files import PARTIAL, owned, read_arrays
-from osp.photos.folder import RESULT, result_of
-from osp.photos.journal import JOURNAL
+from osp.photos.folder import RESULT, SUMS, altered, result_of
+from osp.photos.journal import JOURNAL, TABLE
 from osp.photos.model import ARRAYS, FACTS, read_model
 from osp.photos.page.reading import read_fit
 from osp.photos.undoing import check_sorted
@@ -49,9 +49,12 @@ class Verdict:
     notes: list[str] = field(default_factory=list)
     """What is no fault: a run that is not finished, files that a killed process left."""
 
+    interrupted: str = ""
+    """What to do where the work was cut short, with files in two places: no damage, and not whole."""
+
     @property
     def whole(self) -> bool:
-        return not self.problems
+        return not self.problems and not self.interrupted
 
     def attempt(self, name: str, check: Callable[[], object]) -> Any:
         """Note that a file is good, or what is wrong with it; what the check gave, None where it failed."""
@@ -109,6 +112,11 @@ def verify_photos(folder: Path) -> Verdict:
     if (folder / RESULT).exists():
         verdict.attempt(RESULT, lambda: result_of(folder))
         verdict.attempt("tables", lambda: read_fit(folder))
+    if (folder / SUMS).exists():
+        changed = verdict.attempt(SUMS, lambda: altered(folder)) or {}
+        verdict.problems += [f"{name}: {wrong}" for name, wrong in changed.items()]
+    else:
+        verdict.notes.append(f"it was written without checksums ({SUMS}): a changed figure or table may go unnoticed")
     return verdict
 
 
@@ -121,6 +129,11 @@ def verify_sorted(folder: Path) -> Verdict:
         verdict.problems += problems
         if noted.cut_short:
             verdict.notes.append(f"{JOURNAL}: its last line was cut off; what it was about was not begun")
+        if noted.unfinished or not (folder / TABLE).exists():
+            verdict.interrupted = (
+                "sorting, or undoing it, was stopped before its end. Go on with the same osp sort, or put everything "
+                f"back: osp sort --undo {printable(folder)}"
+            )
     return verdict
 
 

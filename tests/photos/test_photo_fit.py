@@ -99,7 +99,12 @@ def test_a_sorted_photo_in_the_pile_counts_once_even_where_the_sorted_folder_lie
     assert doubled["pile_photos"]["files"] == plain["pile_photos"]["files"] + 18
     assert doubled["pile_photos"]["counted"] == plain["pile_photos"]["counted"]
     assert doubled["estimates"] == plain["estimates"]
-    assert sum("also sorted, as red" in row["note"] for row in table(folders / "second" / "pile.csv")) == 9
+    notes = [row["note"] for row in table(folders / "second" / "pile.csv")]
+    assert (notes.count("sorted, as red"), notes.count("sorted, as blue")) == (9, 9)
+    shutil.copy(folders / "sorted" / "red" / "red 3.png", folders / "pile" / "copy.png")
+    third = table(run(folders, out="third").path / "pile.csv")
+    note = next(row["note"] for row in third if row["file"].endswith("copy.png"))
+    assert note == f"also sorted, as red: {folders / 'sorted' / 'red' / 'red 3.png'}"
 
 
 def test_a_test_photo_is_never_learned_from(folders: Path) -> None:

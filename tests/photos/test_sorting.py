@@ -115,7 +115,7 @@ def test_surest_come_first_in_their_class_and_foreign_ones_last(tmp_path: Path) 
 
 
 def test_no_cell_of_the_table_begins_like_a_formula(tmp_path: Path) -> None:
-    for text in ("=1", "+1", "-1", "@x", "\t=1", "\r=1", "\n=1", " =1", "＝1"):
+    for text in ("=1", "+1", "-1", "@x", "\t=1", "\r=1", "\n=1", " =1", "＝1", "\tx", "\rx", "\nx"):
         assert defused(text) == f"'{text}"
     assert defused("cat-1.jpg") == "cat-1.jpg"
     decisions = make_pile(tmp_path / "=pile", ODD_NAMES)
@@ -160,6 +160,29 @@ def test_a_new_file_at_the_old_place_is_kept_and_told(tmp_path: Path) -> None:
     Path(decisions[0].file).unlink()
     assert not undo(tmp_path / "out").problems
     assert Path(decisions[0].file).read_bytes() == b"content 0"
+
+
+def test_a_copy_that_was_changed_is_left_and_nothing_else_is_blamed(tmp_path: Path) -> None:
+    decisions = make_pile(tmp_path / "pile", ["x.jpg", "y.jpg"])
+    out = tmp_path / "out"
+    sort_pile(decisions, out, "copy")
+    changed = out / "_unsure/dog/y.jpg"
+    changed.write_bytes(b"edited")
+    undone = undo(out)
+    assert undone.problems == ((str(changed), "it was changed after it was sorted, and is left here"),)
+    assert not undone.table
+    assert list(tree(out)) == ["_unsure/dog/y.jpg", JOURNAL, TABLE]
+    assert len(read_table(out)) == 2
+    (changed.parent / "mine.jpg").write_bytes(b"mine")
+    words = "not empty: it holds files that were not put there by sorting"
+    assert [each for each in undo(out).problems if each[1] == words] == [
+        (str(out / "_unsure/dog"), words),
+        (str(out / "_unsure"), words),
+    ]
+    (changed.parent / "mine.jpg").unlink()
+    changed.unlink()
+    assert undo(out).table
+    assert not out.exists()
 
 
 def test_moves_to_another_disk_copy_and_undo_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +264,10 @@ def test_a_sort_cut_short_goes_on_when_repeated(tmp_path: Path, action: Action) 
         decisions = make_pile(pile, ["x.jpg", "y.jpg", "z.jpg", "w.jpg"])
         before = tree(pile)
         killed_at(number, lambda out=out, decisions=decisions: sort_pile(decisions, out, action))  # type: ignore[misc]
-        sort_pile([d for d in decisions if Path(d.file).exists()], out, action)
+        there = sum(path.is_file() for path in out.glob("[!.]*/**/[!.]*"))
+        again = sort_pile([d for d in decisions if Path(d.file).exists()], out, action)
+        assert again.earlier == there
+        assert again.counts == {"cat": 1, "_unsure/dog": 1, "_foreign": 1, "dog": 1}
         placed = {name for name in tree(out) if name not in (JOURNAL, TABLE) and not name.endswith("partial")}
         assert {row["file"] for row in read_table(out)} == {d.file for d in decisions}
         assert len(placed) == 4

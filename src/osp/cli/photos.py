@@ -335,10 +335,14 @@ def _undo(folder: Path, display: Any) -> None:
     done = undo(user_path(folder), display.loading)
     if (made := done.restored - done.moved) > 0:
         say(f"{made} links or copies were taken away; their photos never left their places.")
-    if done.moved or not made:
+    if done.moved:
         say(f"{done.moved} photos are back in their places.")
+    if not done.restored and done.table:
+        say("The table was taken away; there were no photos to put back.")
+    elif not done.restored and not done.problems:
+        say("There were no photos to put back.")
     for file, reason in done.problems:
-        complain(f"{file}: {reason}")
+        complain(f"{printable(file)}: {printable(reason)}")
     if done.problems:
         raise typer.Exit(1)
 
@@ -346,27 +350,37 @@ def _undo(folder: Path, display: Any) -> None:
 def _sort(
     run: Path, pile: Path, to: Path | None, action: Any, worth: int | None, accept: float, sure: float, display: Any
 ) -> None:
+    from osp.photos.journal import JOURNAL
     from osp.photos.predict import decisions, open_run, worth_labeling
     from osp.photos.reading import list_pile
-    from osp.photos.sorting import sort_pile
+    from osp.photos.sorting import check_places, sort_pile
 
+    if to is not None:
+        check_places(pile, user_path(to))
     files = list_pile(pile).files
-    if not files:
-        raise UserError(f"There is no image in {pile}.")
+    resumed = to is not None and (user_path(to) / JOURNAL).is_file()  # a sort killed after its last move
+    if not files and not resumed:
+        raise UserError(f"There is no image in {printable(pile)}.")
     model = open_run(run)
     if worth is not None:
         for file, reason in worth_labeling(model, user_path(run), files, worth, accept, display.loading):
             say(f"{printable(file)}   {reason}")
     if to is None:
         return
-    found = decisions(model, files, accept, display.loading)
+    found, labeled = decisions(model, user_path(run), files, accept, display.loading)
+    if not found and not resumed:
+        raise UserError(f"There is nothing to sort in {printable(pile)}: the run has learned from all its photos.")
+    if labeled:
+        say(f"Photos of the pile that the run has learned from, and that stay where they are: {labeled:,}.")
     done = sort_pile((each.decision for each in found if each.decision), user_path(to), action, sure, display.loading)
+    if done.earlier:
+        say(f"Photos that an earlier sort had put there already, counted below: {done.earlier:,}.")
     console().print(columns(*sorted(done.counts.items()), headings=("folder", "photos")))
     say(f"Table: {done.table}")
     if action != "csv":
         say(f"Undo: osp sort --undo {to}")
     failed = [*((each.file, each.reason) for each in found if each.decision is None), *done.failed]
     for file, reason in failed:
-        complain(f"{file}: {reason}; it stays where it is.")
+        complain(f"{printable(file)}: {reason}; it stays where it is.")
     if failed:
         raise typer.Exit(1)

@@ -30,6 +30,8 @@ def verify(
             whole = whole and verdict.whole
             for problem in verdict.problems:
                 say(f"{verdict.path}: DAMAGED: {problem}")
+            if verdict.interrupted:
+                say(f"{verdict.path}: INTERRUPTED: {verdict.interrupted}")
             for note in () if quiet else verdict.notes:
                 say(f"{verdict.path}: note: {note}")
             if verdict.whole and not quiet:

@@ -9,11 +9,13 @@ sample.npz                        features of some photos of the pile, for the m
 duplicates.csv                    photos that are there several times
 left-out.csv                      files that were not used, with the reason
 result.json                       all figures
+SHA256SUMS                        the checksum of each of these, as `sha256sum` writes and checks it
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import json
 import math
@@ -31,7 +33,7 @@ from osp.errors import UserError
 from osp.files import write_arrays, write_text
 from osp.photos.decisions import decide
 from osp.photos.doubts import wrong_labels
-from osp.photos.model import FACTS, PhotoModel
+from osp.photos.model import ARRAYS, FACTS, PhotoModel
 from osp.photos.reading import Label, Photographs
 from osp.photos.tables import write_table
 
@@ -45,6 +47,8 @@ PILE, LABELS, DOUBTS, TWINS, LEFT_OUT, RESULT, TEST, SAMPLE = (
     "test.csv",
     "sample.npz",
 )
+SUMS = "SHA256SUMS"
+FILES = (ARRAYS, FACTS, PILE, LABELS, DOUBTS, TWINS, LEFT_OUT, RESULT, TEST, SAMPLE)
 SAMPLED = 1000
 """Photos of the pile whose features are kept beside the model, which has too many of them for a map."""
 
@@ -130,6 +134,26 @@ def write_fit(folder: Path, model: PhotoModel, photos: Photographs, result: dict
         result["left_out"] = len(photos.left_out)
         result["seconds"] = round(time.monotonic() - started, 1)
         write_text(partial / RESULT, json.dumps(result, indent=2) + "\n")
+        sums = (f"{_checksum(partial / name)}  {name}\n" for name in FILES if (partial / name).exists())
+        write_text(partial / SUMS, "".join(sums))
+
+
+def _checksum(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def altered(folder: Path) -> dict[str, str]:
+    """The files of a fit that are not as it wrote them, and what is wrong with each; FileNotFoundError without sums."""
+    lines = (folder / SUMS).read_text("utf-8").splitlines()
+    stated = dict(line.split("  ", 1)[::-1] for line in lines)
+    if not {FACTS, ARRAYS, RESULT} <= set(stated) <= set(FILES):
+        raise ValueError("it is damaged")
+    found = {name: "missing" for name in stated if not (folder / name).is_file()}
+    for name in FILES:
+        if name not in found and (folder / name).is_file() and stated.get(name) != _checksum(folder / name):
+            found[name] = "changed since the fit wrote it" if name in stated else "not written by the fit"
+    return found
 
 
 def _twins(photos: Photographs) -> dict[str, str]:
@@ -139,7 +163,8 @@ def _twins(photos: Photographs) -> dict[str, str]:
         if group.labeled:
             first = group.labeled[0]
             sentence = f"also sorted, as {photos.classes[photos.labels[first]]}: {photos.labeled.files[first]}"
-            notes |= {photos.pile.files[i]: sentence for i in group.pile}
+            own = {photos.labeled.files[i]: f"sorted, as {photos.classes[photos.labels[i]]}" for i in group.labeled}
+            notes |= {file: own.get(file, sentence) for file in (photos.pile.files[i] for i in group.pile)}
         else:
             first = group.pile[0]
             notes |= {photos.pile.files[i]: f"the same photo as {photos.pile.files[first]}" for i in group.pile[1:]}

@@ -29,6 +29,11 @@ class Entries:
     cut_short: bool = False
     """The last line was not finished: its operation was never begun."""
 
+    @property
+    def unfinished(self) -> bool:
+        """A sort was begun that did not come to its table."""
+        return not self.entries or "table" not in self.entries[-1]
+
 
 class Outside(Exception):
     """A journal names something outside its folder."""

@@ -19,10 +19,11 @@ from osp.photos.decisions import Decision, decide
 from osp.photos.doubts import next_to_label
 from osp.photos.estimates import fit_temperature, softmax, tested, weighted_quantile
 from osp.photos.features import Progress, Rows, compute
-from osp.photos.folder import labels_of
+from osp.photos.folder import LABELS, RESULT, labels_of, result_of
 from osp.photos.model import FACTS, PhotoModel, Prediction, load_model
 from osp.photos.reading import Listed
 from osp.predictor import Predictor, load
+from osp.recipe import Plan
 from osp.runs.folder import RunFolder
 
 MARKS = "*?["
@@ -141,16 +142,45 @@ def _known(predictions: Predictions) -> Group | None:
     return group if group is not None and len(group) else None
 
 
-def decisions(model: AnyModel, files: Sequence[str], accept: float, progress: Progress | None) -> list[Prediction]:
-    """Predictions of a pile; features that a fit has computed come from the cache."""
+def decisions(
+    model: AnyModel, run: Path, files: Sequence[str], accept: float, progress: Progress | None
+) -> tuple[list[Prediction], int]:
+    """Predictions of a pile, and how many of its photos are left out because they have a label.
+
+    Those are known by their place and, of a fit, by their content, too. Features that a fit has computed come from the
+    cache.
+    """
+    labels = labels_of(run) if (run / LABELS).exists() else []
+    unlabeled = _elsewhere(files, [label.file for label in labels], _class_folders(model, run))
     if isinstance(model, TrainedModel):
-        return list(model.predict(files, accept, progress))
-    features = compute(files, model.backbone, progress=progress)
+        return list(model.predict(unlabeled, accept, progress)), len(files) - len(unlabeled)
+    features = compute(unlabeled, model.backbone, progress=progress)
+    known = {label.content for label in labels}
     found = [
         Prediction(file, Decision(file, *each))
-        for file, each in zip(features.files, decide(model.instant, features, accept), strict=True)
+        for file, key, each in zip(features.files, features.keys, decide(model.instant, features, accept), strict=True)
+        if key not in known
     ]
-    return found + [Prediction(file, None, reason=reason) for file, reason in features.unreadable]
+    found += [Prediction(file, None, reason=reason) for file, reason in features.unreadable]
+    return found, len(files) - len(found)
+
+
+def _class_folders(model: AnyModel, run: Path) -> list[str]:
+    """The folders of sorted photos that a run was given, one per class: not all that lies in them has taught it."""
+    root, plan = None, RunFolder(run).plan
+    if (run / RESULT).exists() and isinstance(model, PhotoModel):
+        root = result_of(run).get("sorted")
+    elif plan.exists() and (made := Plan.read(plan)).data == "folder":
+        root = made.data_dir
+    return [os.path.join(root, name) for name in model.class_names] if isinstance(root, str) else []
+
+
+def _elsewhere(files: Sequence[str], taken: Iterable[str], folders: Iterable[str]) -> list[str]:
+    """Those of the files that are none of the taken ones and lie in none of the folders, links followed."""
+    others = {os.path.realpath(file) for file in taken}
+    inside = tuple(os.path.join(os.path.realpath(folder), "") for folder in folders)
+    real = ((file, os.path.realpath(file)) for file in files)
+    return [file for file, place in real if place not in others and not place.startswith(inside)]
 
 
 def figures_on(

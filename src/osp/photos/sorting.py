@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from osp.errors import UserError, suggest
+from osp.errors import UserError, printable, suggest
 from osp.photos.decisions import Decision
 from osp.photos.journal import JOURNAL, TABLE, Journal, read_journal, reason
 from osp.photos.moving import copy, move
@@ -40,10 +40,12 @@ class Sorted:
     """What was done."""
 
     counts: dict[str, int]
-    """Images per folder of `out`."""
+    """Images per folder of `out`, those of earlier sorts among them."""
     table: Path
     failed: tuple[tuple[str, str], ...]
     """(file, reason) of those that stayed where they were."""
+    earlier: int = 0
+    """Images that were in their places already."""
 
 
 def sort_pile(
@@ -68,7 +70,12 @@ def sort_pile(
     noted = read_journal(out / JOURNAL).entries if (out / JOURNAL).exists() else []
     earlier = [entry for entry in noted if "row" in entry and os.path.lexists(out / entry["to"])]
     given = {os.path.abspath(decision.file) for decision in ordered}
-    rows: list[Sequence[str]] = [entry["row"] for entry in earlier if entry["from"] not in given]
+    before = {entry["from"]: entry for entry in earlier if entry["from"] not in given}
+    rows: list[Sequence[str]] = [entry["row"] for entry in before.values()]
+    for entry in before.values():
+        folder = _folder(entry["to"])
+        counts[folder] = counts.get(folder, 0) + 1
+    already = len(before)
     there = {entry["from"]: entry for entry in earlier if entry["action"] == action}
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -80,10 +87,12 @@ def sort_pile(
                     try:
                         begun = there.get(os.path.abspath(decision.file))
                         place = _finished(out, begun) if begun else ""
+                        already += bool(place)
                         place = place or _place(decision.file, folder, out, action, journal, row)
                     except OSError as error:
                         failed.append((decision.file, reason(error)))
                 if action == "csv" or place:
+                    folder = _folder(place) if place else folder
                     counts[folder] = counts.get(folder, 0) + 1
                 rows.append([*row, defused(place or folder)])
                 if progress:
@@ -92,19 +101,39 @@ def sort_pile(
             write_table(out / TABLE, COLUMNS, rows)
     except OSError as error:
         raise UserError(f"The folder {out} cannot be written: {reason(error)}.") from None
-    return Sorted(counts, out / TABLE, tuple(failed))
+    return Sorted(counts, out / TABLE, tuple(failed), already)
+
+
+def check_places(pile: Path, out: Path) -> None:
+    """Refuse a folder that this pile cannot be sorted into."""
+    source, target = (os.path.join(os.path.realpath(folder), "") for folder in (pile, out))
+    if target.startswith(source):
+        where = "is the pile itself" if target == source else f"lies inside the pile {printable(pile)}"
+        raise UserError(f"--to {printable(out)} {where}. Name a folder outside the pile to sort into.")
+    if source.startswith(target):
+        raise UserError(
+            f"The pile {printable(pile)} lies inside --to {printable(out)}. Name a folder beside the pile to sort into."
+        )
+    _check_free(out)
 
 
 def _check(out: Path, decisions: Sequence[Decision]) -> None:
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file. Name a new or empty folder to sort into.")
     real = os.path.realpath(out)
     for decision in decisions:
         if os.path.realpath(decision.file).startswith(real + os.sep):
-            raise UserError(f"{decision.file} lies inside {out}. Name a folder outside the pile to sort into.")
+            raise UserError(
+                f"{printable(decision.file)} lies inside {printable(out)}. Name a folder outside the pile to sort into."
+            )
+    _check_free(out)
+
+
+def _check_free(out: Path) -> None:
+    shown = printable(out)
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{shown} is a file. Name a new or empty folder to sort into.")
     with contextlib.suppress(FileNotFoundError):
         if not (out / JOURNAL).is_file() and any(out.iterdir()):
-            raise UserError(f"The folder {out} is not empty. Name a new or empty folder to sort into.")
+            raise UserError(f"The folder {shown} is not empty. Name a new or empty folder to sort into.")
 
 
 def _places(decisions: Sequence[Decision], sure: float) -> list[str]:
@@ -174,6 +203,11 @@ def _finished(out: Path, entry: dict[str, Any]) -> str:
     if entry["action"] == "move":
         os.unlink(source)
     return str(entry["to"])
+
+
+def _folder(place: str) -> str:
+    """The folder of a place below `out`, with / between its parts."""
+    return Path(place).parent.as_posix()
 
 
 def _row(decision: Decision, sure: float) -> list[str]:

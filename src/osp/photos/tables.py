@@ -23,7 +23,10 @@ def write_table(path: Path, headings: Sequence[str], rows: Iterable[Sequence[str
 def defused(text: str) -> str:
     """Text that a spreadsheet will not run as a formula: those that begin like one get an apostrophe.
 
+    So do those that begin with a tab or the end of a line, which some spreadsheets pass over.
+
     >>> defused("=1+1.jpg"), defused("cat.jpg")
     ("'=1+1.jpg", 'cat.jpg')
     """
-    return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@", "＝", "＋", "－", "＠")) else text
+    begins = text.startswith(("\t", "\r", "\n")) or text.lstrip().startswith(tuple("=+-@＝＋－＠"))
+    return f"'{text}" if begins else text

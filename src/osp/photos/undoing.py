@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from osp.errors import printable
 from osp.files import PARTIAL
 from osp.photos.journal import JOURNAL, TABLE, Entries, Outside, below, read_journal, reason
 from osp.photos.moving import move, partial_name
@@ -25,51 +26,70 @@ class Undone:
     moved: int
     """Those of them that were moved back; the others were links or copies, and are gone."""
     problems: tuple[tuple[str, str], ...]
-    """(file in `out`, reason) of what was left as it is; with any, the journal stays."""
+    """(file in `out`, reason) of what was left as it is; with any, journal and table stay."""
+    table: bool = False
+    """A table was taken away."""
 
 
 def undo(out: Path | str, progress: Progress | None = None) -> Undone:
     """Put every file back and take away what sorting made; may be repeated, also after a kill."""
     out = Path(os.path.abspath(out))
     entries = read_journal(out / JOURNAL).entries
-    restored, moved, problems = 0, 0, []
-    for done, entry in enumerate(reversed(entries), 1):
+    restored, moved, table = 0, 0, False
+    problems: list[tuple[str, str]] = []
+    ours = {out / entry["folder"] for entry in entries if "folder" in entry}  # later also what is left in them
+    last = [entry for entry in reversed(entries) if "table" in entry]  # while a photo is left, its table is
+    for done, entry in enumerate([*(entry for entry in reversed(entries) if "table" not in entry), *last], 1):
+        place = str(out / str(entry.get("to") or entry.get("folder") or entry.get("table")))
         try:
-            count = _undo_one(out, entry)
-            restored += count
-            moved += count if entry.get("action") == "move" else 0
-        except (_Left, Outside) as left:
-            problems.append((str(out / str(entry.get("to", ""))), str(left)))
-        except OSError as error:
-            problems.append((str(out / str(entry.get("to", ""))), reason(error)))
+            if "table" in entry:
+                table = _undo_table(out, entry, keep=bool(problems)) or table
+            elif "folder" in entry:
+                _undo_folder(out, entry, ours)
+            else:
+                count = _undo_one(out, entry)
+                restored += count
+                moved += count if entry["action"] == "move" else 0
+        except (_Left, Outside, OSError) as left:
+            ours.add(Path(place))
+            problems.append((place, reason(left) if isinstance(left, OSError) else str(left)))
         if progress:
             progress(done, len(entries), "Putting back")
     if not problems:
         (out / JOURNAL).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # other things are in it
             out.rmdir()
-    return Undone(restored, moved, tuple(problems))
+    return Undone(restored, moved, tuple(problems), table)
 
 
 class _Left(Exception):
     """Why something was left as it is."""
 
 
+def _undo_folder(out: Path, entry: dict[str, Any], ours: set[Path]) -> None:
+    """Take a folder away; one that still holds something else than `ours`, which was told of, is named."""
+    folder = below(out, entry["folder"])
+    with contextlib.suppress(FileNotFoundError):
+        try:
+            folder.rmdir()
+        except OSError:
+            if any(path not in ours for path in folder.rglob("*")):
+                raise _Left("not empty: it holds files that were not put there by sorting") from None
+
+
+def _undo_table(out: Path, entry: dict[str, Any], keep: bool) -> bool:
+    """Take the table away, unless it is to be kept; whether it was there."""
+    table = below(out, entry["table"])
+    for partial in out.glob(f".{TABLE}.*{PARTIAL}"):
+        partial.unlink(missing_ok=True)
+    if keep or not os.path.lexists(table):
+        return False
+    table.unlink()
+    return True
+
+
 def _undo_one(out: Path, entry: dict[str, Any]) -> int:
     """Take one operation back, whether it was begun, finished or already taken back."""
-    if "folder" in entry:
-        folder = below(out, entry["folder"])
-        with contextlib.suppress(FileNotFoundError):
-            try:
-                folder.rmdir()
-            except OSError:
-                if folder.is_dir() and any(folder.iterdir()):
-                    raise _Left("not empty: it holds files that were not put there by sorting") from None
-        return 0
-    if "table" in entry:
-        for left in [below(out, entry["table"]), *out.glob(f".{TABLE}.*{PARTIAL}")]:
-            left.unlink(missing_ok=True)
-        return 0
     source, target = str(entry["from"]), below(out, entry["to"])
     with contextlib.suppress(FileNotFoundError):
         os.unlink(partial_name(target))
@@ -95,7 +115,7 @@ def _undo_one(out: Path, entry: dict[str, Any]) -> int:
             target.unlink()
             return 1
         if entry["action"] == "copy":
-            raise _Left("it has been changed since")
+            raise _Left("it was changed after it was sorted, and is left here")
         raise _Left(f"another file has taken its old place {source}")
     if entry["action"] == "copy":
         raise _Left(f"its original {source} is gone")
@@ -116,11 +136,11 @@ def check_sorted(out: Path) -> tuple[Entries, list[str]]:
             continue
         try:
             if wrong := _lost(entry, below(out, entry["to"])):
-                problems.append(f"{entry['to']}: {wrong}")
+                problems.append(f"{printable(entry['to'])}: {printable(wrong)}")
         except Outside as error:
-            problems.append(f"{JOURNAL}: {error}")
+            problems.append(f"{JOURNAL}: {printable(error)}")
         except OSError as error:
-            problems.append(f"{entry['to']}: {reason(error)}")
+            problems.append(f"{printable(entry['to'])}: {reason(error)}")
     return found, problems
 
 

@@ -134,9 +134,12 @@ def read_fit(folder: Path) -> FittedRun:
             sample=rows,
             sample_features=_centered(features, arrays["mean"]),
         )
+        counts = result["pile_photos"]
+        if "files" in counts and len(run.pile) != counts["files"]:
+            raise ValueError(f"pile.csv has {len(run.pile)} readable photos, result.json says {counts['files']}")
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(run.pile):
             raise ValueError("sample.npz is of another pile")
-        _ = run.answer, result["pile_photos"]["counted"]
+        _ = run.answer, counts["counted"]
     except FileNotFoundError as error:
         raise UserError(f"{folder} is no whole run of osp fit: {Path(error.filename).name} is missing.") from None
     except (OSError, ValueError, KeyError, TypeError, IndexError, SafetensorError, csv.Error) as error:
@@ -154,7 +157,10 @@ def _rows(path: Path, make: Callable[[dict[str, str]], Any]) -> list[Any]:
     if not path.exists():
         return []
     with open(path, newline="", encoding="utf-8") as file:
-        return [made for row in csv.DictReader(file) if (made := make(row)) is not None]
+        try:
+            return [made for row in csv.DictReader(file) if (made := make(row)) is not None]
+        except (ValueError, KeyError, TypeError, csv.Error) as error:
+            raise ValueError(f"{path.name}: {error}") from None
 
 
 def _said(path: Path, number: dict[str, int]) -> list[Said]:

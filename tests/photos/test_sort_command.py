@@ -1,0 +1,231 @@
+"""`osp sort` at its door: what it refuses, what it leaves alone, and what it says."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import pytest
+from PIL import Image
+from small_backbone import small_backbone
+from typer.testing import CliRunner, Result
+
+from osp.cli import app
+from osp.errors import UserError
+from osp.photos import backbones
+from osp.photos.fit import fit
+from osp.photos.journal import JOURNAL, TABLE
+from osp.photos.model import Prediction
+from osp.photos.predict import TrainedModel, decisions
+from osp.predictor import Predictor
+from osp.recipe import Recipe, make_plan
+from osp.verify import verify
+
+COLORS = {"red": (200, 40, 40), "blue": (40, 40, 200)}
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fit whose sorted photos lie inside its pile, one of them also as a copy outside their folder."""
+    root = tmp_path_factory.mktemp("sort")
+    for number, (color, shade) in enumerate(COLORS.items()):
+        for seed in range(9):
+            coarse = np.random.default_rng(100 * number + seed).normal(size=(5, 6, 3)).repeat(8, 0).repeat(8, 1) * 30
+            path = root / "pile" / (f"mine/{color}" if seed < 4 else "") / f"{color} {seed}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.clip(np.array(shade) + coarse, 0, 255).astype(np.uint8)).save(path)
+    shutil.copy(root / "pile/mine/red/red 0.png", root / "pile/copy.png")
+    with Image.open(root / "pile/mine/red/red 1.png") as image:
+        image.resize((96, 80)).save(root / "pile/mine/red/larger.png")  # a near copy: it does not teach
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OSP_CACHE", str(root / "cache"))
+        patch.setitem(backbones.BACKBONES, "tiles", small_backbone)
+        fit(root / "pile/mine", root / "pile", root / "run", backbone="tiles")
+    shutil.copytree(root / "pile", root / "kept")
+    return root
+
+
+@pytest.fixture
+def root(fitted: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of that fit, with every photo where it was."""
+    monkeypatch.setenv("OSP_CACHE", str(fitted / "cache"))
+    monkeypatch.setitem(backbones.BACKBONES, "tiles", small_backbone)
+    for name in ("pile", "out"):
+        shutil.rmtree(fitted / name, ignore_errors=True)
+    shutil.copytree(fitted / "kept", fitted / "pile")
+    return fitted
+
+
+def osp(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(each) for each in arguments])
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.png"))
+
+
+def table(out: Path) -> list[dict[str, str]]:
+    with open(out / TABLE, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("how", [("--move",), ("--as", "copies"), ("--as", "links"), ()])
+def test_photos_that_the_run_has_learned_from_stay_where_they_are(root: Path, how: tuple[str, ...]) -> None:
+    """By path, by content (copy.png), and where they lie in a class's folder without having taught (larger.png)."""
+    labeled = [name for name in files(root / "pile") if name.startswith("mine/") or name == "copy.png"]
+    assert len(labeled) == 10
+    done = osp("sort", root / "run", root / "pile", "--to", root / "out", *how)
+    assert done.exit_code == 0, done.output
+    assert "learned from, and that stay where they are: 10." in done.output
+    assert set(labeled) <= set(files(root / "pile"))
+    if "--move" in how:
+        assert files(root / "pile") == labeled
+    rows = table(root / "out")
+    assert len(rows) == 10
+    assert not {row["file"] for row in rows} & {str(root / "pile" / name) for name in labeled}
+
+
+def test_a_pile_of_labelled_photos_alone_is_refused(root: Path) -> None:
+    done = osp("sort", root / "run", root / "pile/mine", "--to", root / "out", "--move")
+    assert isinstance(done.exception, UserError)
+    assert "has learned from all its photos" in str(done.exception)
+    assert not (root / "out").exists()
+
+
+def test_sorted_photos_of_a_trained_run_stay_where_they_are(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = make_plan(Recipe(data="folder", data_dir=str(root / "pile/mine"), method="supervised"))
+    (tmp_path / "plan.yaml").write_text(plan.dump(), "utf-8")
+    asked: list[str] = []
+
+    def predict(_: object, given: list[str], *__: object) -> Iterator[Prediction]:
+        asked.extend(given)
+        return iter(())
+
+    monkeypatch.setattr(TrainedModel, "predict", predict)
+    model = TrainedModel(cast(Predictor, SimpleNamespace(class_names=("blue", "red"))), 1.0, np.empty(0))
+    pile = [str(root / "pile" / name) for name in files(root / "pile")]
+    assert decisions(model, tmp_path, pile, 0.95, None) == ([], 9)
+    assert asked == [name for name in pile if "mine" not in Path(name).parts]
+
+
+@pytest.mark.parametrize(
+    ("pile", "to", "words"),
+    [
+        ("pile", "pile/new\nfolder", "lies inside the pile"),
+        ("pile", "pile", "is the pile itself"),
+        ("pile", "link/x", "lies inside the pile"),
+        ("empty/pile", "empty", "lies inside --to"),
+    ],
+)
+def test_pile_and_target_inside_each_other_are_refused_before_anything_is_looked_at(
+    root: Path, pile: str, to: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "link").unlink(missing_ok=True)
+    (root / "link").symlink_to(root / "pile")
+    monkeypatch.setattr("osp.photos.reading.walk", None)
+    done = osp("sort", root / "run", root / pile, "--to", root / to)
+    assert isinstance(done.exception, UserError)
+    assert words in str(done.exception)
+    assert "Name a folder" in str(done.exception)
+    assert "\n" not in str(done.exception)
+    assert not (root / "pile/new\nfolder").exists()
+
+
+def test_a_sort_that_was_stopped_goes_on_and_counts_all(root: Path) -> None:
+    """Also where the last photo was moved, and only the table is missing."""
+    osp("sort", root / "run", root / "pile", "--to", root / "out", "--move")
+    whole = table(root / "out")
+    journal = root / "out" / JOURNAL
+    lines = journal.read_bytes().splitlines(keepends=True)
+    for labeled in (True, False):
+        (root / "out" / TABLE).unlink()
+        journal.write_bytes(b"".join(lines[:-1]))
+        again = osp("sort", root / "run", root / "pile", "--to", root / "out", "--move")
+        assert again.exit_code == 0, again.output
+        assert "had put there already, counted below: 10." in again.output
+        counts = [
+            int(line.split()[-1]) for line in again.output.splitlines() if line[2:5] in ("red", "blu", "_un", "_fo")
+        ]
+        assert sum(counts) == 10
+        assert table(root / "out") == whole
+        if labeled:
+            shutil.rmtree(root / "pile")
+            (root / "pile").mkdir()
+
+
+def test_undo_says_what_it_took_away(root: Path) -> None:
+    osp("sort", root / "run", root / "pile", "--to", root / "out")
+    undone = osp("sort", "--undo", root / "out")
+    assert undone.output == "The table was taken away; there were no photos to put back.\n"
+    osp("sort", root / "run", root / "pile", "--to", root / "out", "--move")
+    undone = osp("sort", "--undo", root / "out")
+    assert undone.output == "10 photos are back in their places.\n"
+    assert not (root / "out").exists()
+
+
+def test_no_cell_of_predictions_begins_like_a_formula_and_json_stays_as_it_is(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["=1+1.png", "+1.png", "-1.png", "@x.png", "\tx.png"]
+    for name in names:
+        shutil.copy(root / "pile/red 7.png", root / "pile" / name)
+    monkeypatch.chdir(root / "pile")
+    rows = list(csv.DictReader(osp("predict", root / "run", "--format", "csv", "--", *names).stdout.splitlines()))
+    assert [row["file"] for row in rows] == [f"'{name}" for name in names]
+    said = osp("predict", root / "run", "--format", "jsonl", "--", *names).stdout.splitlines()
+    assert [json.loads(line)["file"] for line in said] == names
+    assert osp("sort", root / "run", ".", "--to", root / "out", "--as", "copies").exit_code == 0
+    assert not any(row["place"][:1] in tuple("=+-@\t") for row in table(root / "out"))
+
+
+def change_row(path: Path) -> None:
+    path.write_text(path.read_text("utf-8").replace(",red,0.", ",blue,0.", 1), "utf-8")
+
+
+def change_temperature(path: Path) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), "temperature": 0.1}), "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "words"),
+    [
+        ("pile.csv", change_row, "pile.csv: changed since the fit wrote it"),
+        ("photos.json", change_temperature, "photos.json: changed since the fit wrote it"),
+        ("doubts.csv", lambda path: path.write_text("junk"), "doubts.csv: changed since the fit wrote it"),
+        ("left-out.csv", Path.unlink, "left-out.csv: missing"),
+        ("test.csv", lambda path: path.write_text("junk"), "test.csv: not written by the fit"),
+        ("SHA256SUMS", lambda path: path.write_text("junk"), "SHA256SUMS"),
+    ],
+)
+def test_an_altered_fit_is_not_whole(
+    root: Path, tmp_path: Path, name: str, damage: Callable[[Path], object], words: str
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(root / "run", folder)
+    (verdict,) = verify(folder)
+    assert (verdict.problems, verdict.notes) == ([], [])
+    damage(folder / name)
+    (verdict,) = verify(folder)
+    assert any(problem.startswith(words) for problem in verdict.problems), verdict.problems
+
+
+def test_a_fit_without_checksums_is_whole_with_a_word_and_a_short_table_is_named(root: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(root / "run", folder)
+    (folder / "SHA256SUMS").unlink()
+    (verdict,) = verify(folder)
+    assert verdict.whole
+    assert "without checksums" in verdict.notes[0]
+    lines = (folder / "pile.csv").read_text("utf-8").splitlines(keepends=True)
+    (folder / "pile.csv").write_text("".join(lines[:5]), "utf-8")
+    (verdict,) = verify(folder)
+    assert len(verdict.problems) == 1
+    assert "pile.csv has 4 readable photos, result.json says 20" in verdict.problems[0]
