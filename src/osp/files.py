@@ -26,6 +26,17 @@ PARTIAL = ".partial"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+def check_writable(folder: Path, option: str = "--out") -> None:
+    """Refuse a folder that could not be made, before any work: a folder is made in its place's nearest parent and
+    taken away again."""
+    try:
+        parent = next(each for each in [folder.absolute(), *folder.absolute().parents] if each.is_dir())
+        os.rmdir(tempfile.mkdtemp(prefix=".osp-", suffix=PARTIAL, dir=parent))
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"{option} {folder} cannot be written ({reason}). Choose another {option}.") from None
+
+
 def write_bytes(path: Path, content: bytes, earlier: Path | None = None) -> None:
     """Write a whole file or nothing: an error leaves what was there before, which `earlier` may keep."""
     with _explained(path):

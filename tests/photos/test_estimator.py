@@ -216,6 +216,7 @@ def test_mistakes_are_sentences_and_value_errors(tmp_path: Path) -> None:
     refused("fitted on images, but these are features", lambda: model.predict(np.zeros((2, 48))))
     refused("one class", lambda: of_images().fit(images, ["red"] * 12))
     refused("no class", lambda: of_images().fit(images, [-1] * 12))
+    refused("X is empty", lambda: RobustClassifier().fit([], []))
     refused("requires y", lambda: of_images().fit(images))
     refused("accept=2", lambda: of_images(accept=2).fit(images, LABELED))
     refused("'lite9' is unknown", lambda: RobustClassifier(backbone="lite9").fit(images, LABELED))

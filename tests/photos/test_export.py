@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from small_backbone import small_backbone
 from torch import Tensor, nn
 
@@ -162,6 +165,61 @@ def test_real_photographs_through_the_pretrained_network(tmp_path: Path, real_da
     np.testing.assert_allclose(scores, model.instant.ood_score(rows), atol=1e-3)
     model.save(tmp_path / "saved")
     assert isinstance(load_exportable(tmp_path / "saved"), PhotoModel)
+
+
+def test_the_example_in_the_docs_says_what_osp_predict_says(
+    tmp_path: Path, real_data: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = sorted(path for path in (real_data("photos") / "photos").iterdir() if path.is_dir())
+    files = [sorted(file for file in folder.rglob("*") if file.is_file())[:12] for folder in folders[:3]]
+    backbone = efficientnet_lite0()
+    rows = backbone.features(np.stack([decode(str(file), 224) for several in files for file in several])).numpy()
+    labeled = np.arange(len(rows)) % 12 < 4
+    labeled[24:] = False
+    names = [folder.name for folder in folders[:2]]
+    model = PhotoModel(fit_instant(rows[labeled], np.repeat([0, 1], 4), rows[~labeled], names), backbone)
+    facts = export(model, tmp_path / "model.onnx")
+    assert "draft(None, (448, 448))" in facts["preprocessing"]
+    assert session(tmp_path / "model.onnx").get_modelmeta().custom_metadata_map == facts
+    photos = [*files[0][4:7], *files[2][:3], *_odd_forms(files[1][5], tmp_path)]
+
+    text = (Path(__file__).parents[2] / "docs" / "photos.md").read_text("utf-8")
+    section = text.partition("## Using an exported model")[2].partition("\n## ")[0]
+    code = re.search(r"\n    import json\n(?:    .*\n|\n)+", section)
+    assert code is not None
+    monkeypatch.chdir(tmp_path)
+    decisions = []
+    for photo, said in zip(photos, model.predict(photos), strict=True):
+        found: dict[str, Any] = {}
+        exec(textwrap.dedent(code[0]).replace('"new.jpg"', repr(str(photo))), found)
+        wanted = said.decision
+        assert wanted is not None
+        assert found["label"] == wanted.label
+        assert found["probability"] == pytest.approx(wanted.probability, abs=2e-3)
+        assert found["scores"][0] == pytest.approx(wanted.ood_score, abs=2e-3)
+        assert bool(found["foreign"]) == (not wanted.inside)
+        decisions.append(wanted.inside)
+        if photo in photos[:6]:
+            assert np.array_equal(found["photo"], decode(str(photo), 224).transpose(1, 2, 0))
+    assert set(decisions) == {True, False}
+
+
+def _odd_forms(photo: Path, folder: Path) -> list[Path]:
+    """A photograph large, lying on its side, on a transparent ground, with a palette, and in grey."""
+    with Image.open(photo) as opened:
+        large = opened.convert("RGB").resize((1501, 1130))
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    made = {name: folder / name for name in ("large.jpg", "turned.jpg", "clear.png", "palette.gif", "grey.png")}
+    large.save(made["large.jpg"], quality=90)
+    large.save(made["turned.jpg"], exif=turned)
+    small = large.resize((301, 240))
+    clear = small.copy()
+    clear.putalpha(Image.linear_gradient("L").resize(clear.size))
+    clear.save(made["clear.png"])
+    small.quantize(64).save(made["palette.gif"])
+    small.convert("L").save(made["grey.png"])
+    return list(made.values())
 
 
 class Wayward(Score):

@@ -51,7 +51,7 @@ def test_an_empty_pile_is_labels_alone_and_says_so(folders: Path, capsys: pytest
     (folders / "pile").mkdir()
     start(folders, steps=2, page=False)
     said = capsys.readouterr().out
-    assert "There is no pile" in said
+    assert "holds no image (a wrong path?)" in said
     assert "by supervised" in said
     assert "sorted photos alone" in said
     assert not (folders / "run" / "report.html").exists()

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from osp.errors import UserError
 from osp.evaluate.metrics import detection
@@ -28,6 +29,24 @@ class World:
         labels = np.repeat(np.arange(len(counts)), counts)
         noise = self.random.normal(size=(len(labels), self.dim)) * self.noise
         return (self.centers[labels] + noise).astype(np.float32), labels
+
+
+def test_small_matrices_take_one_thread_and_leave_the_number_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    plain = LogisticRegression.fit
+
+    def watched(self: LogisticRegression, *given: np.ndarray) -> LogisticRegression:
+        seen.extend(each["num_threads"] for each in threadpool_info())
+        return plain(self, *given)
+
+    monkeypatch.setattr(LogisticRegression, "fit", watched)
+    rows, targets = World(0).draw([3, 3])
+    with threadpool_limits(2):
+        before = threadpool_info()
+        fit_head(rows, targets, 2, 1.0)
+        assert threadpool_info() == before
+    assert {each["num_threads"] for each in before} == {2}
+    assert set(seen) == {1}
 
 
 def fitted(world: World, labels: list[int], pile: list[int]) -> Instant:

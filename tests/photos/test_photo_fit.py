@@ -18,12 +18,13 @@ from PIL import Image
 from small_backbone import small_backbone
 
 from osp.errors import UserError
+from osp.files import check_writable
 from osp.photos import backbones
 from osp.photos.fit import ALONE, BOTH, Fit, fit
 from osp.photos.instant import Instant, fit_instant
 from osp.photos.model import load_model
 from osp.photos.page.reading import kept_in
-from osp.photos.saying import about_threshold, with_time_left
+from osp.photos.saying import about_threshold, then_and_now, with_time_left
 
 COLORS = {"red": (200, 40, 40), "blue": (40, 40, 200), "green": (40, 200, 40)}
 
@@ -131,6 +132,32 @@ def test_an_empty_pile_is_labels_alone_and_says_so(folders: Path) -> None:
         assert list(done.result["estimates"]) == ["labels alone"]
         assert done.result["pile_photos"]["counted"] == 0
     assert sum("labels alone" in line for line in said) == 2
+    assert sum("There is no pile" in line for line in said) == 1
+    assert any(f"The pile {folders / 'empty'} holds no image (a wrong path?)" in line for line in said)
+    assert not any(" 0 in the pile" in line for line in said)
+
+
+def test_a_pile_of_sorted_photos_alone_is_called_so(folders: Path) -> None:
+    said: list[str] = []
+    run(folders, pile=folders / "sorted", say=said.append)
+    assert any(f"All 18 photos of the pile {folders / 'sorted'} are sorted photos, too" in line for line in said)
+    shutil.rmtree(folders / "pile")
+    (folders / "pile").mkdir()
+    (folders / "pile" / "broken.png").write_bytes(b"no")
+    run(folders, out="second", say=said.append)
+    assert any("None of the 1 photos of the pile" in line for line in said)
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="a folder in which nobody can write is needed")
+def test_an_out_that_cannot_be_written_is_told_before_photos_are_looked_at(folders: Path) -> None:
+    def look() -> Any:
+        pytest.fail("photos were looked at")
+
+    with pytest.raises(UserError, match=r"--out /proc/x/y cannot be written .*Choose another --out"):
+        fit(folders / "sorted", folders / "pile", "/proc/x/y", backbone="tiles", progress=lambda *_: look())
+    check_writable(folders / "new" / "deep")
+    assert not (folders / "new").exists()
+    assert not list(folders.glob(".osp-*"))
 
 
 def test_a_class_with_one_photo_is_learned_and_said_to_be_unsure(folders: Path) -> None:
@@ -218,7 +245,10 @@ def test_a_fit_goes_on_with_newly_sorted_photos_and_the_new_class_wins(folders: 
     assert done.result["classes"] == {"blue": 9, "green": 2, "red": 9}
     assert done.result["pile"] == first.result["pile"]
     assert done.result["backbone"] == "tiles"
-    assert any("earlier fit, of 18 labels" in line for line in said)
+    told = next(line for line in said if "earlier fit, of 18 labels" in line)
+    assert told.endswith("2 classes then, 3 now: the figures do not compare.")
+    assert "compare" not in then_and_now(90.0, 18, 20, ("a", "b"), ("b", "a"))
+    assert "Other classes" in then_and_now(90.0, 18, 20, ("a", "b"), ("a", "c"))
 
 
 def test_an_earlier_run_that_is_damaged_is_named(folders: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from osp.photos.model import load_model
 from osp.photos.page.galleries import by_class, by_score, disagreements, to_check
 from osp.photos.page.page import write_photo_report
 from osp.photos.page.reading import is_fit, read_fit
-from osp.photos.page.words import command
+from osp.photos.page.words import command, differences, name_of
 from osp.photos.places import photo_maps
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -67,6 +68,10 @@ def test_the_page_says_the_result_in_three_sentences_with_the_numbers_of_the_run
     assert text.count('<p class="lead">') == 3
     estimate, pile = run.result["estimates"]["labels and pile"], run.result["pile_photos"]
     assert f"{estimate['accuracy']:.1f} % of 19 sorted photos" in text
+    tested = run.result["test"][run.answer]
+    let_in = round(tested["foreign_accepted"] * 5 / 100)
+    assert f"{let_in} of 5 foreign test photos get in, and {tested['known_accepted'] / 10:.0f} of the 10 known" in text
+    assert f"<b>{tested['foreign_accepted']:.0f} %</b>of 5 foreign test photos get in" in text
     assert f"{pile['in']} of 54 photos look like one of the classes" in text
     for part in ("surest", "least sure", "Most foreign", "Least foreign", "Labels that look wrong", "Worst pairs",
                  "Mistakes, held out", "Map of features", "histograms of OOD scores", "Where it looks"):  # fmt: skip
@@ -112,11 +117,28 @@ def test_the_command_repeats_the_run(made: Path) -> None:
 
 def test_a_fit_is_compared_with_another_fit(made: Path, tmp_path: Path) -> None:
     run, other = read_fit(made / "run"), read_fit(made / "alone")
-    assert disagreements(run, run)[0].shots == []
+    assert disagreements(run, run, "x")[0].shots == []
     other.pile.extend(said._replace(inside=False) for said in run.pile)
-    assert len(disagreements(run, other)[0].shots) == min(24, sum(said.inside for said in run.pile))
+    inside = sum(said.inside for said in run.pile)
+    (found,) = disagreements(run, other, "alone")
+    assert inside > 24 == len(found.shots)
+    assert f"{inside} photos of the pile; 24 of them shown" in found.note
+    assert [shot.key for shot in found.shots[:6]] in ([0, 1] * 3, [1, 0] * 3)  # each kind in turn
+    assert found.shots[0].caption.endswith("; alone: foreign")
     text = write_photo_report(made / "run", made / "alone", tmp_path / "x.html").read_text()
-    assert "<th>alone</th>" in text
+    assert "<th>this run</th><th>alone</th>" in text
+    assert text.index('<th scope="row">this run</th>') < text.index('<th scope="row">alone</th>')  # Grad-CAM
+    estimate = run.result["estimates"][run.answer]
+    assert f"{estimate['accuracy']:.1f} % ({estimate['low']:.0f} to {estimate['high']:.0f}) of 19" in text
+    assert "(10 known, 5 foreign)" in text
+    assert "The test photos differ (15 in this run, 0 in alone, 0 of them in both)" in text
+    assert "The classes differ" not in text
+    assert differences(run, run, "x") == []
+    told = differences(run, replace(run, names=("b&amp;b", "green", "more")), "x")
+    assert told == [
+        f"The classes differ (2 in this run, 3 in x; not in both: {EVIL}, green, more): the figures do not compare."
+    ]
+    assert name_of(replace(run, path=Path("/old/run")), run) == "/old/run"
     assert text.index("<h3>Sorted photos, each held out") < text.index("<h3>alone: sorted photos, each held out")
     with pytest.raises(UserError, match="is no run of osp fit"):
         write_photo_report(made / "run", tmp_path, tmp_path / "y.html")
@@ -182,6 +204,10 @@ def test_grad_cam_finds_what_speaks_for_the_class(made: Path) -> None:
     )
 
 
+BLANK = """const row = [...document.querySelectorAll(".shots")].find(each => each.children.length > 6);
+return row.getBoundingClientRect().right - Math.max(...[...row.children].map(e => e.getBoundingClientRect().right));"""
+SIDEWAYS = """const boxes = [...document.querySelectorAll(".scroll:has(> .confusion)")];
+return Math.max(...boxes.map(e => e.scrollWidth - e.clientWidth));"""
 VISIBLE = "return [...document.querySelectorAll(arguments[0])].filter(e => e.getBoundingClientRect().width > 0).length"
 
 
@@ -192,6 +218,9 @@ def test_the_page_works_in_a_browser(made: Path, tmp_path: Path) -> None:
             shown.emulate(width, scheme=scheme, media=media)
             shown.open(path)
             assert shown.run("return document.documentElement.scrollWidth") <= width
+            if width == 390:
+                assert shown.run(BLANK) < 8
+                assert shown.run(SIDEWAYS) == 0
         shown.emulate(1100)
         shown.open(path)
         shown.run("for (const image of document.images) image.loading = 'eager'")

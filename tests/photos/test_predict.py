@@ -17,6 +17,7 @@ from osp.cli import app
 from osp.data import load
 from osp.errors import UserError
 from osp.photos.predict import TrainedModel, image_files, open_run
+from osp.photos.saying import let_in
 
 
 def osp(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -135,7 +136,42 @@ def test_a_threshold_that_lets_many_foreign_photos_in_is_called_so(capsys: pytes
     _print_fit(result, Path("run"))
     said = " ".join(capsys.readouterr().out.split())
     assert "So about 12 of these 58 are probably foreign" in said
+    assert "estimated share 80 %" in said
+    assert "test" not in said
     _print_fit({**result, "pile_photos": {**pile, "in": 47}}, Path("run"))
     assert "probably foreign" not in capsys.readouterr().out
     _print_fit({**result, "pile_photos": {"counted": 0, "in": 0, "per_class": {}, "share": None}}, Path("run"))
     assert "pile.csv" not in capsys.readouterr().out
+
+
+def test_measured_acceptance_of_foreign_photos_counts_more_than_the_estimated_share(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from osp.cli.photos import _print_fit
+
+    monkeypatch.setenv("COLUMNS", "80")
+    estimate = {
+        "accuracy": 100.0,
+        "low": 91.0,
+        "high": 100.0,
+        "images": 400,
+        "correct": 400,
+        "balanced_accuracy": 100.0,
+    }
+    tested = {**estimate, "foreign": 20, "foreign_accepted": 70.0, "known_accepted": 95.0, "auroc": 80.0}
+    result = {
+        "classes": {"a": 40, "b": 20},
+        "estimates": {"labels alone": estimate, "labels and pile": estimate},
+        "test": {"labels alone": tested, "labels and pile": tested},
+        "kept": "labels and pile",
+        "pile_photos": {"counted": 100, "in": 85, "per_class": {"a": 40, "b": 45}, "share": 0.95},
+        "threshold_photos": 40,
+        "suspected_labels": 0,
+        "seconds": 1.0,
+    }
+    _print_fit(result, Path("run"))
+    said = capsys.readouterr().out
+    assert "As 70 % of the foreign test photos get in, about 28 of these 85 are probably foreign" in said
+    assert said.count("100.0 % (91 to 100) of 400") == 4  # none of them broken over lines
+    assert "nobody can say" in let_in(85, 100, 0.95, {**tested, "foreign_accepted": 90.0})
+    assert let_in(95, 100, 0.95, tested) == ""

@@ -8,6 +8,8 @@ import matplotlib.text
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from sklearn.decomposition import PCA
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from helpers.finished import finished
 from osp.report.confusion import draw_confusion, worst_pairs
@@ -155,3 +157,18 @@ def test_galleries_hold_the_surest_the_most_foreign_and_the_mistakes() -> None:
     wrong = set(test.ids[test.predicted != test.targets].tolist())
     assert {shot.where.number for shot in found["Mistakes"].shots} <= wrong
     assert len(found["Mistakes"].shots) == min(5, len(wrong))
+
+
+def test_a_map_is_made_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    plain = PCA.fit_transform
+
+    def watched(self: PCA, rows: np.ndarray) -> np.ndarray:
+        seen.extend(each["num_threads"] for each in threadpool_info())
+        made: np.ndarray = plain(self, rows)
+        return made
+
+    monkeypatch.setattr(PCA, "fit_transform", watched)
+    with threadpool_limits(2):
+        embed(np.random.default_rng(0).normal(size=(8, 6)))
+    assert set(seen) == {1}

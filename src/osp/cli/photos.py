@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -66,6 +67,7 @@ def fit(
 
     Then: `osp predict run new.jpg`, `osp sort run pile/ --to sorted-pile --as links`.
     """
+    begun = time.monotonic()
     check_environment()
     from osp.engine.progress import shown
     from osp.photos.fit import fit as start
@@ -85,6 +87,7 @@ def fit(
         from osp.photos.page.page import write_photo_report
 
         say(f"Page: {write_photo_report(run.path)}")
+    say(f"Took {time.monotonic() - begun:.0f} s{', the page included' if page else ''}.")
 
 
 def _from_scratch(
@@ -101,14 +104,17 @@ def _from_scratch(
     from osp.cli.train import print_result, run_shown
     from osp.data import describe_set
     from osp.engine.progress import shown
+    from osp.files import check_writable
     from osp.photos.folder import check_free
     from osp.photos.predict import figures_on, open_trained
     from osp.photos.reading import list_pile, list_sorted, list_test, without_copies
+    from osp.photos.saying import no_pile
     from osp.recipe import Recipe
 
     begun = (user_path(out) / "plan.yaml").is_file()
     if not begun:
         check_free(user_path(out))
+        check_writable(user_path(out))
     known, classes = list_sorted(user_path(sorted_dir))
     unsorted = list_pile(None if pile is None else user_path(pile))
     tested = None
@@ -120,7 +126,7 @@ def _from_scratch(
     if method == "instant":
         method = "osp" if unsorted.files else "supervised"
     if not unsorted.files:
-        say("There is no pile: the classifier learns from the sorted photos alone.")
+        say(f"{no_pile(pile, 0, False)} The classifier learns from the sorted photos alone.")
     training = describe_set("folder", user_path(sorted_dir)).smallest_class or 0
     held = min(5, training // 4)
     say(
@@ -150,22 +156,23 @@ def _print_fit(result: dict[str, Any], path: Path) -> None:
 
     rows: list[tuple[object, ...]] = []
     for name, estimate in result["estimates"].items():
-        tested = (result["test"] or {}).get(name)
-        rows.append((name, _share(estimate), _share(tested) if tested else ""))
+        parts = [estimate, *([result["test"].get(name)] if result["test"] else [])]
+        rows.append((name, *(_share(part) for part in parts)))
         if _unequal(result):
-            each = [f"{part['balanced_accuracy']:.1f} %" if part else "" for part in (estimate, tested)]
-            rows.append(("  all classes counted alike", *each))
-    shown = console()
-    say()
-    shown.print(columns(*rows, headings=("accuracy (95 % interval)", "cross-validation", "test")))
+            each = [f"{part['balanced_accuracy']:.1f} %" if part else "" for part in parts]
+            rows.append(("  all classes alike", *each))
+    say("\nAccuracy, with its 95 % interval:")
+    headings = ("", "cross-validation", *(["test photos"] if result["test"] else []))
+    console().print(columns(*rows, headings=headings, padding=(0, 1)))
     say(f"Kept: {result['kept']}.")
-    _say_foreign((result["test"] or {}).get(result["kept"]) or {})
+    tested = (result["test"] or {}).get(result["kept"]) or {}
+    _say_foreign(tested)
     pile = result["pile_photos"]
     if pile["counted"]:
         listed = ", ".join(f"{name} {count}" for name, count in pile["per_class"].items())
         say(f"The pile: {pile['in']:,} of {pile['counted']:,} photos look like one of the classes ({listed}); ", "")
-        say(f"estimated share {pile['share']:.0%}.")
-        if doubt := let_in(pile["in"], pile["counted"], pile["share"]):
+        say(f"estimated share {100 * pile['share']:.0f} %.")
+        if doubt := let_in(pile["in"], pile["counted"], pile["share"], tested):
             say(doubt)
         if not result["threshold_photos"]:
             say("That is a guess: with one photo per class the threshold rests on the pile alone.")
@@ -173,7 +180,7 @@ def _print_fit(result: dict[str, Any], path: Path) -> None:
         say(f"Labels that look wrong: {result['suspected_labels']} ({path / 'doubts.csv'})")
     listed = f"Every photo of the pile: {path / 'pile.csv'}   all" if pile["counted"] else "All"
     say(f"{listed} figures: {path / 'result.json'}")
-    say(f"Next: osp predict {path} NEW.jpg   osp sort {path} PILE --to FOLDER   ({result['seconds']:.0f} s)")
+    say(f"Next: osp predict {path} NEW.jpg   osp sort {path} PILE --to FOLDER")
 
 
 def _say_foreign(tested: dict[str, Any]) -> None:
@@ -241,7 +248,7 @@ def _rows(found: Iterator[Prediction], form: str, names: tuple[str, ...]) -> Ite
     if form == "csv":
         table.writerow(("file", "class", "probability", "ood_score", "decision", "error"))
     elif form == "table":
-        say(f"{'class':<16} {'prob.':>6} {'OOD':>6}  {'':<4} file")
+        say(f"{'class':<16} {'prob.':>7} {'OOD':>6}  {'':<4} file")
     for each in found:
         said = each.decision
         verdict = "" if said is None else "in" if said.inside else "out"
@@ -254,10 +261,10 @@ def _rows(found: Iterator[Prediction], form: str, names: tuple[str, ...]) -> Ite
             cells = (each.file, *numbers, verdict, each.reason)
             table.writerow([defused(cell).encode("utf-8", "replace").decode() for cell in cells])
         elif said is None:
-            say(f"{'unreadable':<16} {'':>6} {'':>6}  {'':<4} {printable(each.file)}: {each.reason}")
+            say(f"{'unreadable':<16} {'':>7} {'':>6}  {'':<4} {printable(each.file)}: {each.reason}")
         else:
-            label = printable(said.label)
-            say(f"{label:<16} {said.probability:>6.1%} {said.ood_score:>6.3f}  {verdict:<4} {printable(each.file)}")
+            label, sure = printable(said.label), f"{100 * said.probability:.1f} %"
+            say(f"{label:<16} {sure:>7} {said.ood_score:>6.3f}  {verdict:<4} {printable(each.file)}")
         yield said is None
     sys.stdout.flush()
 

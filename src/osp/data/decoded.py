@@ -14,7 +14,7 @@ import numpy as np
 
 from osp.data import cache
 from osp.data.imageset import PixelKey
-from osp.data.listing import HEIF_EXTENSIONS, File
+from osp.data.listing import HEIF_EXTENSIONS, File, has_heif
 from osp.data.source import Progress
 from osp.data.sources.base import histogram, moments_of_histogram
 from osp.errors import UserError
@@ -58,7 +58,7 @@ def decoded(label: str, folder: Path, parts: Sequence[Sequence[File]], size: int
     text = "\n".join([f"{file[0]}|{file[1]}|{file[2]}|{file[3]}" for file in files])
     mark.update(text.encode("utf-8", "surrogateescape"))
     if any(file.path.lower().endswith(HEIF_EXTENSIONS) for file in files):
-        mark.update(b"heif" if _has_heif() else b"no heif")
+        mark.update(b"heif" if has_heif() else b"no heif")
     ends = np.cumsum([len(part) for part in parts]).tolist()
 
     def build(writer: cache.ArrayWriter) -> dict[str, Any]:
@@ -103,12 +103,6 @@ def _decode(
             progress(done, len(paths), text)
     mean, std = moments_of_histogram(counts)
     return {"skipped": skipped, "mean": mean, "std": std, "pixels": [key.hexdigest() for key in keys]}
-
-
-def _has_heif() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("pillow_heif") is not None
 
 
 def _warn(folder: Path, result: Decoded, total: int) -> None:

@@ -10,6 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from osp.errors import UserError
 
 HEIF_EXTENSIONS = (".heic", ".heif")
 EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".tif", ".tiff", ".gif")
+KINDS = ("JPEG", "PNG", "WebP", "BMP", "TIFF", "GIF")
 _IMAGES = EXTENSIONS + HEIF_EXTENSIONS
 _NOT_CLASSES = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "__pycache__")
 # fmt: off
@@ -27,6 +29,22 @@ _NOTES = {
 }
 # fmt: on
 """Files that nobody takes for images: passed over without a word."""
+
+
+def has_heif() -> bool:
+    """Whether HEIC can be read here (extra `heif`)."""
+    return find_spec("pillow_heif") is not None
+
+
+def kinds() -> tuple[str, ...]:
+    """The kinds of image that can be read here, as people call them."""
+    return (*KINDS, "HEIC") if has_heif() else KINDS
+
+
+def kinds_in_words() -> str:
+    """`JPEG, PNG or GIF`."""
+    *most, last = kinds()
+    return f"{', '.join(most)} or {last}"
 
 
 class File(NamedTuple):

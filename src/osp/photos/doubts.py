@@ -97,7 +97,7 @@ def next_to_label(instant: Instant, pile: np.ndarray | Rows, count: int, accept:
         i = int(candidates[best])
         first, second = (instant.class_names[c] for c in order[i, :2])
         if kind == 0:
-            reason = f"{first} or {second}? ({top[i, 0]:.0%} and {top[i, 1]:.0%})"
+            reason = f"{first} or {second}? ({100 * top[i, 0]:.0f} % and {100 * top[i, 1]:.0f} %)"
         else:
             reason = f"{first} or none of the classes? (OOD score {scores[i]:.2f}, threshold {limit:.2f})"
         chosen.append(WorthLabeling(i, reason, float((between, border)[kind][i])))

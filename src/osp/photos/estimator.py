@@ -86,6 +86,8 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(f"accept={accept}: a share between 0 and 1, such as 0.95.")
         if y is None and is_path(X):
             X, y = labeled_folder(X)
+        if (isinstance(X, list | tuple) and not X) or (isinstance(X, np.ndarray) and X.shape[:1] == (0,)):
+            raise InputError("There is nothing to learn from: X is empty.")
         if y is None:
             raise InputError("RobustClassifier requires y to be passed, but the target y is None.")
         for stale in ("n_features_in_", "feature_names_in_"):

@@ -2,8 +2,9 @@
 
 Input `images`: uint8 N×H×W×C (RGB, or one grey channel), of the model's size, any N. Outputs: `probabilities` N×K and
 `ood_score` N (larger = more OOD). What else is needed to use it stands in the file's metadata: `class_names` (JSON),
-`threshold` (an image above it looks foreign), `score`, `input`, `backbone`, `license`. A program keeps the same as JSON
-in its extra file `osp.json`. Nothing is written before the exported model has said of some images what the model says.
+`threshold` (an image above it looks foreign), `score`, `input`, `preprocessing` (how osp makes such pixels of a file),
+`backbone`, `license`. A program keeps the same as JSON in its extra file `osp.json`. Nothing is written before the
+exported model has said of some images what the model says.
 """
 
 from __future__ import annotations
@@ -188,10 +189,22 @@ def _facts(
         "score": score,
         "score_direction": "larger = more OOD",
         "input": f"uint8 N x {height} x {width} x {channels}, {'RGB' if channels == 3 else 'grey'}, 0 to 255",
+        "preprocessing": preprocessing(height, width, channels),
         "backbone": backbone,
         "license": licence,
         "producer": f"osp {__version__}",
     }
+
+
+def preprocessing(height: int, width: int, channels: int) -> str:
+    """How `osp.data.decode` makes the input of an image file, in steps that Pillow has; docs/photos.md has the code."""
+    if height != width:
+        return f"the model's own: images of {height} x {width} pixels are passed as they are"
+    grey = "; convert to grey (L)" if channels == 1 else ""
+    return (
+        f"with Pillow: JPEG: draft(None, ({2 * height}, {2 * height})); upright by EXIF; RGB, on white where "
+        f"transparent; the middle square, resized to {height} x {height} by BICUBIC, box=square{grey}"
+    )
 
 
 def _images(shape: tuple[int, int, int]) -> np.ndarray:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from osp.errors import UserError, user_path
+from osp.files import check_writable
 from osp.methods.registry import get
 from osp.nets.pretrained import Backbone
 from osp.photos.backbones import open_backbone
@@ -26,7 +27,15 @@ from osp.photos.instant import Instant, fit_instant
 from osp.photos.model import PhotoModel
 from osp.photos.page.reading import kept_in
 from osp.photos.reading import Listed, Photographs, list_pile, list_sorted, list_test, read
-from osp.photos.saying import about_threshold, in_words, pile_or_not, what_there_is, with_time_left
+from osp.photos.saying import (
+    about_threshold,
+    in_words,
+    no_pile,
+    pile_or_not,
+    then_and_now,
+    what_there_is,
+    with_time_left,
+)
 from osp.version import __version__
 
 ALONE, BOTH = "labels alone", "labels and pile"
@@ -69,6 +78,7 @@ def fit(
     started = time.monotonic()
     folder = user_path(out)
     check_free(folder)
+    check_writable(folder)
     if seed < 0:
         raise UserError(f"seed={seed}: a whole number from 0 on.")
     if method != "instant":
@@ -92,7 +102,8 @@ def fit(
     for number in np.flatnonzero(photos.counts == 1):
         say(f"The class {classes[number]!r} has one photo: it is learned, but nothing can be said of its accuracy.")
     if not len(photos.pile_use):
-        say("There is no pile: the classifier learns from the labels alone.")
+        why = no_pile(pile_dir, len(pile_files.files), _all_sorted(photos))
+        say(f"{why} The classifier learns from the labels alone.")
     looked = time.monotonic()
     labeled, labels = photos.labeled.rows(photos.use), photos.labels[photos.use]
     pile = Rows(photos.pile, photos.pile_use)
@@ -100,7 +111,7 @@ def fit(
     instant = fit_instant(labeled, labels, pile, classes, seed) if len(pile) else alone
     say(f"Instant answer, {time.monotonic() - looked:.1f} s after the features: {in_words(instant.estimate)}.")
     if before is not None and (then := before["estimates"].get(kept_in(before))) is not None:
-        say(f"The earlier fit, of {len(old)} labels: accuracy {then['accuracy']:.1f} %; now {len(labels)} labels.")
+        say(then_and_now(then["accuracy"], len(old), len(labels), tuple(before["classes"]), classes))
     answers, kept = {ALONE: alone}, ALONE
     if len(pile):
         kept = better(alone, instant)
@@ -140,6 +151,12 @@ def fit(
     }
     write_fit(folder, model, photos, result, started)
     return Fit(folder, result, model)
+
+
+def _all_sorted(photos: Photographs) -> bool:
+    """Whether every photo of the pile is one of the sorted ones."""
+    twins = {row for group in photos.duplicates.in_both for row in group.pile}
+    return not photos.unreadable_pile and len(twins) == len(photos.pile)
 
 
 def better(alone: Instant, both: Instant) -> str:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -310,9 +310,17 @@ def fit_head(rows: np.ndarray, labels: np.ndarray, classes: int, strength: float
     With fewer rows than features it is solved in the span of the rows, in which the solution lies.
     """
     from sklearn.linear_model import LogisticRegression
+    from threadpoolctl import threadpool_limits
 
+    with threadpool_limits(1):  # so small that several threads would mostly spin, waiting for one another
+        return _fit_head(LogisticRegression, rows, labels, classes, strength)
+
+
+def _fit_head(
+    regression: Any, rows: np.ndarray, labels: np.ndarray, classes: int, strength: float
+) -> tuple[np.ndarray, np.ndarray]:
     basis = np.linalg.qr(rows.T.astype(np.float64))[0] if len(rows) < rows.shape[1] else np.eye(rows.shape[1])
-    model = LogisticRegression(C=strength, class_weight="balanced", max_iter=2000, tol=1e-5)
+    model = regression(C=strength, class_weight="balanced", max_iter=2000, tol=1e-5)
     model.fit(rows @ basis, labels)
     weight, bias = model.coef_ @ basis.T, model.intercept_
     if classes == 2:  # scikit-learn keeps the difference of two logits

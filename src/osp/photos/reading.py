@@ -11,13 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from osp.data.copies import first_few, same_content
-from osp.data.listing import Found, stat_files, subfolders, walk
+from osp.data.listing import Found, kinds_in_words, stat_files, subfolders, walk
 from osp.errors import UserError
 from osp.nets.pretrained import Backbone
 from osp.photos.duplicates import Duplicates, Twins, find_duplicates
 from osp.photos.features import Features, Progress, compute
-
-KINDS = "JPEG, PNG, WebP, BMP, TIFF, GIF or HEIC"
 
 
 class Label(NamedTuple):
@@ -46,7 +44,9 @@ class Listed:
         self.labels += [label] * len(found.files)
         if found.passed_over:
             kinds = ", ".join(f"{count} {kind}" for kind, count in found.passed_over.most_common())
-            self.notes.append(f"Files of other kinds in {root} were passed over ({kinds}). Images are {KINDS}.")
+            self.notes.append(
+                f"Files of other kinds in {root} were passed over ({kinds}). Images are {kinds_in_words()}."
+            )
         if found.links:
             self.notes.append(f"Linked folders in {root} were not followed ({first_few(found.links)}).")
 

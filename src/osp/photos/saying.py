@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +21,34 @@ def what_there_is(labeled: Listed, classes: Sequence[str], pile: Listed, test: L
     counts = np.bincount(labeled.labels, minlength=len(classes))
     listed = ", ".join(f"{name} {count}" for name, count in zip(classes, counts, strict=True))
     tests = f", {len(test.files):,} for testing" if test.files else ""
-    return f"{len(labeled.files):,} sorted photos ({listed}), {len(pile.files):,} in the pile{tests}."
+    unsorted = f", {len(pile.files):,} in the pile" if pile.files else ""
+    return f"{len(labeled.files):,} sorted photos ({listed}){unsorted}{tests}."
+
+
+def no_pile(folder: str | Path | None, files: int, all_sorted: bool) -> str:
+    """Why there is nothing to learn from beside the sorted photos.
+
+    >>> no_pile(None, 0, False), no_pile("p", 12, True)
+    ('There is no pile.', 'All 12 photos of the pile p are sorted photos, too, so there is no pile.')
+    """
+    if folder is None:
+        return "There is no pile."
+    if not files:
+        return f"The pile {folder} holds no image (a wrong path?)."
+    if all_sorted:
+        return f"All {files:,} photos of the pile {folder} are sorted photos, too, so there is no pile."
+    return (
+        f"None of the {files:,} photos of the pile {folder} can be used: they are sorted, test photos, or unreadable."
+    )
+
+
+def then_and_now(accuracy: float, old: int, new: int, before: Sequence[str], now: Sequence[str]) -> str:
+    """The accuracy of an earlier fit, and whether it compares."""
+    text = f"The earlier fit, of {old} labels: accuracy {accuracy:.1f} %; now {new} labels."
+    if set(before) == set(now):
+        return text
+    what = f"{len(before)} classes then, {len(now)} now" if len(before) != len(now) else "Other classes now than then"
+    return f"{text} {what}: the figures do not compare."
 
 
 def with_time_left(progress: Progress | None, say: Callable[[str], None]) -> Progress:
@@ -88,20 +117,36 @@ def about_threshold(held_out: int, pile: int) -> str:
     )
 
 
-def let_in(accepted: int, counted: int, share: float) -> str:
+def let_in(accepted: int, counted: int, share: float, tested: dict[str, Any] | None = None) -> str:
     """How many of the accepted photos of a pile are probably foreign, where that is many.
 
-    Of the known ones, the estimated share of the pile, the threshold lets 95 % through; the rest must be foreign.
+    Foreign test photos, where there are any, have shown how many get in: of the pile's n photos, F of them foreign, as
+    many get in as were accepted, k (n - F) + f F. Else the estimated share of the pile is known, of which the threshold
+    lets 95 % through; the rest must be foreign.
 
     >>> let_in(58, 60, 0.8)[:79]
     'So about 12 of these 58 are probably foreign: what looks much like a class gets'
     >>> let_in(48, 60, 0.8)
     ''
+    >>> let_in(66, 90, 0.7, {"foreign": 20, "foreign_accepted": 25.0, "known_accepted": 97.5})[:78]
+    'As 25 % of the foreign test photos get in, about 8 of these 66 are probably fo'
     """
-    foreign = accepted - round(0.95 * share * counted)
-    if foreign < max(2, 0.1 * accepted):
+    stricter = "`osp predict --accept 0.8` is stricter."
+    if tested and tested.get("foreign"):
+        known, foreign = tested["known_accepted"] / 100, tested["foreign_accepted"] / 100
+        rate = f"{tested['foreign_accepted']:.0f} % of the foreign test photos get in"
+        if known - foreign < 0.1:
+            return (
+                f"As {rate}, nearly as many as of the known ones, nobody can say how many of these {accepted:,} are "
+                f"foreign. {stricter}"
+            )
+        strangers = min(max((known * counted - accepted) / (known - foreign), 0), counted)
+        inside = min(round(foreign * strangers), accepted)
+        if inside < max(2, 0.1 * accepted):
+            return ""
+        return f"As {rate}, about {inside:,} of these {accepted:,} are probably foreign. {stricter}"
+    inside = accepted - round(0.95 * share * counted)
+    if inside < max(2, 0.1 * accepted):
         return ""
-    return (
-        f"So about {foreign:,} of these {accepted:,} are probably foreign: what looks much like a class gets in. "
-        "`osp predict --accept 0.8` is stricter."
-    )
+    why = "what looks much like a class gets in"
+    return f"So about {inside:,} of these {accepted:,} are probably foreign: {why}. {stricter}"

@@ -69,12 +69,14 @@ def embed(features: np.ndarray) -> np.ndarray:
     """N×2 in [0, 1], the same for the same features. Features are reduced to 50 principal components first."""
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
 
     features = features.astype(np.float64)
     size = min(50, *features.shape)
-    reduced = PCA(size, svd_solver="full").fit_transform(features) if np.ptp(features) > 0 else features[:, :2]
     perplexity = min(30.0, (len(features) - 1) / 3)
-    found = TSNE(perplexity=perplexity, init="random", random_state=0).fit_transform(reduced)
+    with threadpool_limits(1):  # so few points that several threads would mostly spin, waiting for one another
+        reduced = PCA(size, svd_solver="full").fit_transform(features) if np.ptp(features) > 0 else features[:, :2]
+        found = TSNE(perplexity=perplexity, init="random", random_state=0).fit_transform(reduced)
     low, high = found.min(axis=0), found.max(axis=0)
     placed: np.ndarray = (found - low) / np.maximum(high - low, 1e-12)
     return placed

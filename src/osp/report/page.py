@@ -241,12 +241,12 @@ def _looks(
 
     nothing = [""] * len(found.images)
     rows = [row("image", found.images, [found.names[number] for number in found.targets])]
+    rows.append(row("this run" if other is not None else "Grad-CAM", found.own, found.own_said))
     if other is not None and found.baseline is not None and found.baseline_said is not None:
-        rows.append(row(f"{other.method}: Grad-CAM", found.baseline, found.baseline_said))
+        rows.append(row(summary.title(other), found.baseline, found.baseline_said))
     if found.partners is not None and found.partner_images is not None:
         rows.append(row("paired OOD feature: where", found.partners, nothing))
         rows.append(row("... and its image", found.partner_images, nothing))
-    rows.append(row(f"{run.method}: Grad-CAM", found.own, found.own_said))
     return rows, ""
 
 

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ import pytest
 from PIL import Image
 
 from helpers.browser import browser
+from osp.data import listing
 from osp.errors import UserError
 from osp.photos.fit import fit
 from osp.photos.model import load_model
+from osp.photos.serving.openapi import listed_types
 from osp.photos.serving.server import listen
 
 pytest.importorskip("starlette")
@@ -138,7 +141,7 @@ def test_a_labelled_photo_whose_content_has_changed_is_not_shown_in_its_place(se
         (b"x" * 1_000_001, "", {}, 413, "larger than 1 MB"),
         (b"x" * 4_100_000, "", {}, 413, "larger than 1 MB"),
         ("pixels", "", {}, 400, "absurdly large"),
-        (b"x", "", {"Content_Type": "text/plain"}, 415, "Send the image itself"),
+        (b"x", "", {"Content_Type": "text/plain"}, 415, "Send the image itself (curl --data-binary @photo.jpg"),
         (b"x", "?accept=1", {}, 422, "between 0 and 1"),
         (b"x", "?accept=nan", {}, 422, "between 0 and 1"),
         (b"x", "?neighbors=25", {}, 422, "from 0 to 24"),
@@ -277,3 +280,12 @@ def test_an_address_that_cannot_be_had_is_told() -> None:
         listen("no-such-host.invalid", 0)
     with pytest.raises(UserError, match="65535"):
         listen("127.0.0.1", 70000)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_heic_is_listed_exactly_where_it_can_be_read(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "find_spec", lambda _: object() if there else None)
+    said = (listing.kinds_in_words(), ", ".join(listing.kinds()), listed_types().upper())
+    assert {"HEIC" in each for each in said} == {there}
+    assert all("JPEG" in each and "GIF" in each for each in said)
+    assert "said.formats" in (files("osp.photos.serving") / "page.html").read_text("utf-8")

@@ -12,12 +12,11 @@ import numpy as np
 from osp.data.copies import choose, first_few
 from osp.data.decoded import check_classes, decoded
 from osp.data.imageset import ImageSet
-from osp.data.listing import File, Found
+from osp.data.listing import File, Found, kinds_in_words
 from osp.data.source import Description, Request, per_class
 from osp.errors import UserError
 
 SIZE = 32
-KINDS = "JPEG, PNG, WebP, BMP, TIFF, GIF or HEIC"
 
 
 @dataclass
@@ -69,7 +68,7 @@ class Photos:
             kinds = ", ".join(f"{count} {kind}" for kind, count in passed.most_common())
             self.notes.append(
                 f"Files of other kinds in {self.root} were passed over: {sum(passed.values())} ({kinds}). "
-                f"Images are {KINDS}."
+                f"Images are {kinds_in_words()}."
             )
         if links := self.found.links:
             some = first_few([os.path.relpath(link, self.root) for link in links])

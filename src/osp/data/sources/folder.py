@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from osp.data.imageset import ImageSet
-from osp.data.listing import subfolders, walk
+from osp.data.listing import kinds_in_words, subfolders, walk
 from osp.data.source import Description, Request, Source, SourceInfo
-from osp.data.sources._photos import KINDS, SIZE, Photos, describe_photos, load_photos
+from osp.data.sources._photos import SIZE, Photos, describe_photos, load_photos
 from osp.data.sources.base import check_root
 from osp.errors import UserError
 
@@ -52,7 +52,7 @@ def _list(root: Path) -> Photos:
     if not photos.files:
         raise UserError(
             f"There is no image in {train_root}. It should hold one folder of images for each class, "
-            f"or images without folders ({KINDS})."
+            f"or images without folders ({kinds_in_words()})."
         )
     if test_name is None:
         photos.leave_out_copies()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from osp.data.imageset import ImageSet
-from osp.data.listing import walk
+from osp.data.listing import kinds_in_words, walk
 from osp.data.source import Description, Request, Source, SourceInfo
-from osp.data.sources._photos import KINDS, SIZE, Photos, describe_photos, load_photos
+from osp.data.sources._photos import SIZE, Photos, describe_photos, load_photos
 from osp.data.sources.base import check_root
 from osp.errors import UserError
 
@@ -33,7 +33,7 @@ def _list(root: Path) -> Photos:
     photos = Photos(root, ())
     photos.add(walk(root), -1, test=False)
     if not photos.files:
-        raise UserError(f"There is no image in {root} or below it ({KINDS}).")
+        raise UserError(f"There is no image in {root} or below it ({kinds_in_words()}).")
     photos.leave_out_copies()
     return photos
 

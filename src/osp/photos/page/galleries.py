@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 import numpy as np
 
 from osp.errors import printable
@@ -97,14 +99,18 @@ def _test_mistakes(run: FittedRun) -> Photos:
     ]
 
 
-def disagreements(run: FittedRun, other: FittedRun) -> Photos:
-    """Photos of the pile of which two runs say different things, the surest of this run first."""
+def disagreements(run: FittedRun, other: FittedRun, name: str) -> Photos:
+    """Photos of the pile of which two runs say different things: of each pair of answers in turn, the surest of this
+    run first."""
     theirs = {said.file: other.names[said.label] if said.inside else None for said in other.pile}
-    found = []
+    kinds: dict[tuple[str | None, str | None], list[Shot[str]]] = {}
     for said in sorted((run.pile[row] for row in run.counted), key=lambda each: -each.probability):
         own = run.names[said.label] if said.inside else None
         if said.file in theirs and theirs[said.file] != own:
-            here, there = (printable("foreign" if each is None else each) for each in (own, theirs[said.file]))
-            found.append(Shot(said.file, said.label, f"{here}; there: {there}", not said.inside))
-    note = f"{len(found):,} photos of the pile; there: the run compared with."
-    return [Gallery("The two runs disagree", found[:MOST], note)]
+            pair = own, theirs[said.file]
+            here, there = (printable("foreign" if each is None else each) for each in pair)
+            shot = Shot(said.file, said.label, f"{here}; {name}: {there}", not said.inside)
+            kinds.setdefault(pair, []).append(shot)
+    found = [shot for several in zip_longest(*kinds.values()) for shot in several if shot is not None]
+    shown = f"; {MOST} of them shown, of each kind of disagreement in turn" if len(found) > MOST else ""
+    return [Gallery("The two runs disagree", found[:MOST], f"{len(found):,} photos of the pile{shown}.")]

@@ -18,17 +18,18 @@ from osp.report.template import picture_url
 SIDE = 160
 
 
-def look(run: FittedRun, other: FittedRun | None, most: int) -> list[dict[str, Any]]:
-    """The photos, and what speaks for the class that each run gives them; UserError where one is gone."""
+def look(run: FittedRun, other: FittedRun | None, name: str, most: int) -> list[dict[str, Any]]:
+    """The photos, and what speaks for the class that each run gives them, the other one under its name; UserError where
+    one is gone."""
     chosen = first_of_each(run, most)
     if not chosen:
         raise UserError("the photos are no longer where they were.")
     model = load_model(run.path)
     shown = [plain(decode(file, SIDE)) for file, _ in chosen]
     rows = [_row("photo", shown, [name for _, name in chosen])]
+    rows.append(_maps("where it looks" if other is None else "this run", model, [file for file, _ in chosen]))
     if other is not None:
-        rows.append(_maps(printable(other.path.name), load_model(other.path), [file for file, _ in chosen]))
-    rows.append(_maps("where it looks" if other is None else printable(run.path.name), model, [f for f, _ in chosen]))
+        rows.append(_maps(name, load_model(other.path), [file for file, _ in chosen]))
     return rows
 
 

@@ -79,9 +79,10 @@ def photo_page(run: FittedRun, other: FittedRun | None = None) -> str:
     """The page as text."""
     pictures = Pictures()
     classes = [_gallery(each, pictures) for each in by_class(run)] if run.counted else []
-    disagreed = [] if other is None else disagreements(run, other)
+    name = "" if other is None else words.name_of(other, run)
+    disagreed = [] if other is None else disagreements(run, other, name)
     galleries = [_gallery(each, pictures) for each in (*to_check(run), *by_score(run), *disagreed)]
-    looks, no_looks = _looks(run, other)
+    looks, no_looks = _looks(run, other, name)
     plot = _map(run, pictures)
     with own_style():
         return render(
@@ -90,7 +91,8 @@ def photo_page(run: FittedRun, other: FittedRun | None = None) -> str:
             sentences=words.sentences(run),
             tiles=words.tiles(run),
             numbers=words.table(run, other),
-            compared=None if other is None else printable(other.path.name),
+            compared=name or None,
+            differences=[] if other is None else words.differences(run, other, name),
             colors=COLORS,
             names=run.shown_names,
             pile=_bars(run),
@@ -98,7 +100,7 @@ def photo_page(run: FittedRun, other: FittedRun | None = None) -> str:
             galleries=[each for each in galleries if each["shots"]],
             histograms=_histograms(run),
             map=plot,
-            confusions=_confusions(run) + (_confusions(other, printable(other.path.name)) if other else []),
+            confusions=_confusions(run) + (_confusions(other, name) if other else []),
             looks=looks,
             no_looks=no_looks,
             no_images=pictures.note(),
@@ -106,7 +108,7 @@ def photo_page(run: FittedRun, other: FittedRun | None = None) -> str:
             more_left_out=max(0, len(run.left_out) - 20),
             duplicates=int(run.result.get("duplicates") or 0),
             command=words.command(run),
-            made_with=f"osp {printable(run.result.get('version', ''))}, {run.result['seconds']:.0f} seconds.",
+            made_with=words.made_with(run),
         )
 
 
@@ -240,13 +242,13 @@ def _confusions(run: FittedRun, name: str = "") -> list[dict[str, Any]]:
     return found
 
 
-def _looks(run: FittedRun, other: FittedRun | None) -> tuple[list[dict[str, Any]], str]:
+def _looks(run: FittedRun, other: FittedRun | None, name: str) -> tuple[list[dict[str, Any]], str]:
     """Rows of Grad-CAM pictures of a test photo (or a sorted one) of each class, or why there are none."""
     try:
         from osp.photos.page.looks import look
     except ImportError as error:
         return [], f"Left out: {printable(error)}."
     try:
-        return look(run, other, MOST_LOOKS), ""
+        return look(run, other, name, MOST_LOOKS), ""
     except UserError as error:
         return [], f"Left out: {printable(error)}"

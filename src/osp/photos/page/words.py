@@ -50,7 +50,16 @@ def _named(run: FittedRun) -> str:
             f"{tested['accuracy']:.1f} % of {tested['images']:,} test photos ({tested['low']:.0f} to "
             f"{tested['high']:.0f})"
         )
-    return f"It names the right class for {', and for '.join(parts)}."
+    return f"It names the right class for {', and for '.join(parts)}.{_accepted(tested)}"
+
+
+def _accepted(tested: dict[str, Any] | None) -> str:
+    """How many test photos of either kind get in; nothing without foreign ones."""
+    if not tested or not tested.get("foreign"):
+        return ""
+    counts = [(tested[f"{kind}_accepted"], tested[of]) for kind, of in (("foreign", "foreign"), ("known", "images"))]
+    (foreign, strangers), (known, familiar) = [(round(share * count / 100), count) for share, count in counts]
+    return f" {foreign:,} of {strangers:,} foreign test photos get in, and {known:,} of the {familiar:,} known ones."
 
 
 def _pile(run: FittedRun) -> str:
@@ -77,6 +86,10 @@ def tiles(run: FittedRun) -> list[dict[str, str]]:
     if pile["counted"]:
         found.append({"number": f"{pile['in']:,}", "text": f"of {pile['counted']:,} in the pile look like a class"})
         found.append({"number": f"{pile['out']:,}", "text": "look foreign"})
+    if tested and tested.get("foreign"):
+        known = f"(of the {tested['images']:,} known ones {tested['known_accepted']:.0f} %)"
+        text = f"of {tested['foreign']:,} foreign test photos get in {known}"
+        found.append({"number": f"{tested['foreign_accepted']:.0f} %", "text": text})
     if tested and tested.get("auroc") is not None:
         found.append({"number": f"{tested['auroc']:.1f}", "text": "AUROC, known against foreign test photos"})
     one = len(run.doubts) == 1
@@ -93,28 +106,64 @@ NUMBERS: dict[str, tuple[str, str, str]] = {
     "known_accepted": ("test", "known test photos taken for known", "%"),
     "foreign_accepted": ("test", "foreign test photos taken for known", "%"),
     "share": ("pile_photos", "share of the pile that belongs, estimated", "%"),
-    "seconds": ("", "seconds", ""),
+    "seconds": ("", "seconds, without this page", ""),
 }
 
 
 def table(run: FittedRun, other: FittedRun | None) -> list[dict[str, str]]:
-    """The numbers that either run has."""
+    """The numbers that either run has, with what each rests on."""
     rows = []
     for key, (where, name, unit) in NUMBERS.items():
-        values = [None if each is None else _number(each, where, key.removeprefix("test ")) for each in (run, other)]
-        if any(value is not None for value in values):
-            rows.append({"name": name, "value": shown(values[0], unit), "other": shown(values[1], unit)})
+        cells = [None if each is None else _cell(each, where, key.removeprefix("test "), unit) for each in (run, other)]
+        if any(cells):
+            rows.append({"name": name, "value": cells[0] or "–", "other": cells[1] or "–"})
     return rows
 
 
-def _number(run: FittedRun, where: str, key: str) -> float | None:
+def _cell(run: FittedRun, where: str, key: str, unit: str) -> str:
+    """`85.0 % (71 to 93) of 40`; empty where it is unknown."""
     part: Any = run.result.get(where) if where else run.result
     if where in ("estimates", "test"):
         part = (part or {}).get(run.answer)
     value = (part or {}).get(key)
     if not isinstance(value, int | float):
-        return None
-    return 100 * value if key == "share" else float(value)
+        return ""
+    interval = f" ({part['low']:.0f} to {part['high']:.0f})" if key == "accuracy" else ""
+    if key == "auroc":
+        interval = f" ({part['images']:,} known, {part['foreign']:,} foreign)"
+    counted = {"share": "counted", "foreign_accepted": "foreign", "auroc": ""}.get(key, "images" if where else "")
+    count = f" of {part[counted]:,}" if counted else ""
+    if not where:
+        return shown(float(value), unit)
+    return f"{100 * value if key == 'share' else value:.1f}{' %' if unit else ''}{interval}{count}"
+
+
+def name_of(other: FittedRun, run: FittedRun) -> str:
+    """What a run that this one is compared with is called."""
+    alike = other.path.name == run.path.name
+    return printable(other.path if alike else other.path.name)
+
+
+def differences(run: FittedRun, other: FittedRun, name: str) -> list[str]:
+    """Why figures of two runs do not compare, where they do not."""
+    found = []
+    if set(run.names) != set(other.names):
+        counts = f"{len(run.names)} in this run, {len(other.names)} in {name}"
+        lacking = sorted(map(printable, set(run.names) ^ set(other.names)))
+        found.append(f"The classes differ ({counts}; not in both: {', '.join(lacking)}): the figures do not compare.")
+    mine, theirs = ({said.file for said in each.test} for each in (run, other))
+    if mine != theirs:
+        both = len(mine & theirs)
+        found.append(
+            f"The test photos differ ({len(mine):,} in this run, {len(theirs):,} in {name}, {both:,} of them in both): "
+            "their figures do not compare."
+        )
+    return found
+
+
+def made_with(run: FittedRun) -> str:
+    version = printable(run.result.get("version", ""))
+    return f"osp {version}, {run.result['seconds']:.0f} seconds without this page."
 
 
 def command(run: FittedRun) -> str:

@@ -23,11 +23,12 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from osp.data.decode import Unreadable
+from osp.data.listing import kinds
 from osp.errors import printable
 from osp.photos.serving.guard import LOCAL, Guard
 from osp.photos.serving.line import Busy, Line
 from osp.photos.serving.looking import Look, Looker, about, jpeg
-from osp.photos.serving.openapi import BODY_TYPES, DEFAULTS, MOST_NEIGHBORS, description
+from osp.photos.serving.openapi import BODY_TYPES, DEFAULTS, MOST_NEIGHBORS, description, listed_types
 from osp.report.template import data_url
 
 
@@ -79,7 +80,12 @@ class _Server:
         self._line = Line(limits.waiting)
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="osp-photos")
         self._names = [printable(name) for name in looker.class_names]
-        self._about = {**about(looker), "most_bytes": limits.bytes, "most_pixels": limits.pixels}
+        self._about = {
+            **about(looker),
+            "formats": list(kinds()),
+            "most_bytes": limits.bytes,
+            "most_pixels": limits.pixels,
+        }
         self._openapi = description(self._names, limits.bytes, limits.pixels)
         self._page, self._policy = page()
 
@@ -108,7 +114,11 @@ class _Server:
     async def predict(self, request: Request) -> Response:
         kind = request.headers.get("content-type", "none").partition(";")[0].strip().lower()
         if kind not in BODY_TYPES:
-            raise Refused(415, f"Send the image itself, as one of {', '.join(BODY_TYPES)}.")
+            raise Refused(
+                415,
+                "Send the image itself (curl --data-binary @photo.jpg -H 'Content-Type: image/jpeg'), as one of "
+                f"{listed_types()}.",
+            )
         asked = parameters(request.query_params.multi_items())
         with self._line.place():
             content = await self._upload(request)

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from osp.data.listing import has_heif
 from osp.version import __version__
 
 MOST_NEIGHBORS = 24
 DEFAULTS: dict[str, Any] = {"accept": 0.95, "neighbors": 6, "explain": True}
 BODY_TYPES = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/bmp", "image/tiff", "image/heic")
+
+
+def listed_types() -> str:
+    """Those of them that can be read here."""
+    return ", ".join(kind for kind in BODY_TYPES if kind != "image/heic" or has_heif())
+
 
 _TEXT = {"type": "string"}
 _SHARE = {"type": "number", "minimum": 0, "maximum": 1}
@@ -144,6 +151,7 @@ def _schemas(classes: list[str], most_bytes: int, most_pixels: int) -> dict[str,
         "network": _TEXT,
         "license": _TEXT,
         "threshold": {"type": ["number", "null"]},
+        "formats": {"type": "array", "items": _TEXT, "description": "Kinds of image that it reads."},
         "most_bytes": {"type": "integer", "const": most_bytes},
         "most_pixels": {"type": "integer", "const": most_pixels},
     }
