@@ -220,5 +220,10 @@ def test_names_from_disk_are_text_in_the_browser(tmp_path: Path) -> None:
         assert shown.complaints() == []
 
 
-def test_the_names_of_classes_come_with_the_result() -> None:
-    assert read_run(finished().folder.path).class_names == ("0", "1", "2", "3", "4", "5")
+def test_the_names_of_classes_come_with_the_result_and_else_are_numbers(tmp_path: Path) -> None:
+    whole = finished().folder.path
+    assert read_run(whole).class_names == ("0", "1", "2", "3", "4", "5")
+    path = Path(shutil.copytree(whole, tmp_path / "run"))
+    (path / "result.json").write_text("{}", "utf-8")
+    assert read_run(path).class_names == tuple(f"class {number}" for number in range(6))
+    assert "taken for class" in write_report(path).read_text("utf-8")

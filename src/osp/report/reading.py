@@ -52,6 +52,8 @@ class FinishedRun:
         """Fit to be shown; numbers where the run does not say."""
         names = self.result.get("class_names")
         count = len(self.result.get("class_accuracy") or ())
+        if self.predictions is not None:
+            count = self.predictions.pool.logits.shape[1]
         if not isinstance(names, list) or (count and len(names) != count):
             names = [f"class {number}" for number in range(count)]
         return tuple(printable(name) for name in names)
