@@ -27,6 +27,17 @@ class ResidualPair(nn.Module):
         return images + changed
 
 
+def three_pairs(width: int, kernel: int) -> tuple[nn.Module, ...]:
+    """Residual pairs on `width`, twice and four times as many channels, halved in between by convolutions."""
+    return (
+        ResidualPair(width),
+        *conv_norm(width, 2 * width, stride=2, kernel=kernel),
+        ResidualPair(2 * width),
+        *conv_norm(2 * width, 4 * width, stride=2, kernel=kernel),
+        ResidualPair(4 * width),
+    )
+
+
 def conv_norm(inputs: int, outputs: int, stride: int = 1, kernel: int = 3) -> tuple[nn.Module, nn.Module, nn.Module]:
     """Convolution, batch norm, LeakyReLU."""
     convolution = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=(kernel - 1) // 2, bias=False)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from osp.nets._layers import ResidualPair, conv_norm, initialize
+from osp.nets._layers import conv_norm, initialize, three_pairs
 from osp.nets.registry import NetworkSpec, Shape
 
 SIDE, BRIGHTNESS, COLOUR = 4, 16, 6
@@ -35,11 +35,7 @@ class FastNet(nn.Module):
         self.layers = nn.Sequential(
             nn.BatchNorm2d(len(self.filters)),
             *conv_norm(len(self.filters), width, kernel=1),
-            ResidualPair(width),
-            *conv_norm(width, 2 * width, stride=2, kernel=2),
-            ResidualPair(2 * width),
-            *conv_norm(2 * width, 4 * width, stride=2, kernel=2),
-            ResidualPair(4 * width),
+            *three_pairs(width, kernel=2),
         )
         self.feature_dim = 4 * width
         initialize(self)
