@@ -71,6 +71,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "checkpoints/last": lambda folder: flip(folder / "checkpoints/last.safetensors"),
     "checkpoints/best": lambda folder: flip(folder / "checkpoints/best.safetensors"),
     "model.safetensors: encoder": not_numbers,
+    "map.json": lambda folder: (folder / "map.json").write_text("{}", "utf-8"),
     "result.json": lambda folder: changed(folder / "result.json", accuracy="high"),
     "result.json: it belongs": lambda folder: changed(folder / "result.json", identity="x"),
     "figures: accuracy": lambda folder: changed(folder / "result.json", accuracy=99.9),

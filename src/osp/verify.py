@@ -149,6 +149,8 @@ def verify_run(path: Path) -> Verdict:
         verdict.attempt("data.json", folder.read_data)
     if folder.metrics.exists():
         verdict.attempt("metrics.jsonl", lambda: _check_metrics(folder, verdict))
+    if folder.map.exists():
+        verdict.attempt("map.json", folder.read_map)
     for file in (folder.last, folder.previous):
         if file.exists():
             verdict.attempt(f"checkpoints/{file.name}", partial(_check_checkpoint, file, plan))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import matplotlib.text
@@ -11,10 +12,11 @@ from PIL import Image
 
 from helpers.finished import STEPS, finished
 from osp import UserError
-from osp.bench.figures import alpha, available, draw, labels, ratio, time, title
+from osp.bench.figures import alpha, available, draw, labels, ratio, time, title, tsne
 from osp.bench.figures._lines import by_method, lines_of, number
+from osp.report.embedding import feature_map
 from osp.report.figure import own_style, png
-from osp.report.reading import FinishedRun
+from osp.report.reading import FinishedRun, read_run
 
 
 def with_result(run: FinishedRun, **values: float | str) -> FinishedRun:
@@ -62,6 +64,46 @@ def test_without_runs_a_line_figure_says_so(name: str, tmp_path: Path) -> None:
 def test_figures_that_need_more_than_results_say_what_is_missing(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="run"):
         draw(name, [], tmp_path)
+
+
+@pytest.fixture(scope="module")
+def without_arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose map was drawn, as a store in a repository keeps it."""
+    copy = tmp_path_factory.mktemp("maps") / "kept"
+    shutil.copytree(finished().folder.path, copy)
+    assert tsne.kept_map(read_run(copy)) is not None
+    (copy / "predictions.npz").unlink()
+    return copy
+
+
+def test_a_map_once_drawn_is_drawn_again_without_the_features(without_arrays: Path, tmp_path: Path) -> None:
+    run, before = read_run(without_arrays), feature_map(finished())
+    kept = tsne.kept_map(run)
+    assert before is not None
+    assert kept is not None
+    assert np.abs(kept.places - before.places).max() < 1e-4
+    assert kept.classes.tolist() == before.classes.tolist()
+    assert -1 in kept.classes
+    assert draw("figure-tsne", [run], tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[]",
+        '{"places": [], "classes": []}',
+        '{"places": [[0.1, 0.2]], "classes": [0, 1]}',
+        '{"places": [[0.1]], "classes": [0]}',
+        '{"places": [[0.1, NaN]], "classes": [0]}',
+        '{"places": [[0.1, 0.2]], "classes": [-2]}',
+    ],
+)
+def test_a_damaged_map_is_a_sentence(content: str, without_arrays: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "damaged"
+    shutil.copytree(without_arrays, copy)
+    (copy / "map.json").write_text(content)
+    with pytest.raises(UserError, match=r"map\.json is damaged: .+ Delete it\."):
+        draw("figure-tsne", [read_run(copy)], tmp_path)
 
 
 def test_lines_are_means_over_seeds_by_method_in_the_papers_order() -> None:

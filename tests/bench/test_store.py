@@ -167,6 +167,16 @@ def test_an_export_is_a_store_without_weights_and_without_places(store: Store, t
     assert not [name for name, text in files.items() if "somebody" in text]
 
 
+def test_a_map_drawn_after_an_export_goes_along_with_the_next_one(store: Store, tmp_path: Path) -> None:
+    path, small = finished(store, plan_of()), Store(tmp_path / "results")
+    assert export(store.runs(), small) == 1
+    (path / "map.json").write_text('{"places": [[0.25, 1.0]], "classes": [-1]}')
+    assert export(store.runs(), small) == 0
+    found = small.find(plan_of())
+    assert found is not None
+    assert found.folder.read_map() == {"places": [[0.25, 1.0]], "classes": [-1]}
+
+
 @pytest.mark.parametrize(
     "noted",
     [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,15 +18,15 @@ MOST_NAMED = 20
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """Points of a map. Group and row say which image of the predictions each is."""
+    """Points of a map. Group and row say which image of the predictions each is, where these are there."""
 
     places: np.ndarray
     """N×2."""
     classes: np.ndarray
     """int64: the class of an ID image, -1 for an OOD one."""
-    groups: tuple[str, ...]
-    rows: np.ndarray
-    foreign: str
+    groups: tuple[str, ...] = ()
+    rows: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    foreign: str = "OOD test images"
     """What the points without a class are."""
 
     def __len__(self) -> int:

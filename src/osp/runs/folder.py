@@ -11,7 +11,7 @@ from typing import Any
 
 from osp.errors import UserError
 from osp.files import PARTIAL, append_text, make_folder, owned, write_text
-from osp.runs.schema import DataKeys, Result, metrics_line, read_checked, read_json
+from osp.runs.schema import DataKeys, Map, Result, metrics_line, read_checked, read_json
 
 AGAIN = "Delete it and go on with --resume."
 
@@ -35,6 +35,7 @@ class RunFolder:
         self.best = self.checkpoints / "best.safetensors"
         self.model = path / "model.safetensors"
         self.predictions = path / "predictions.npz"
+        self.map = path / "map.json"
         self.result = path / "result.json"
         self.picture = path / "result.png"
         self.failed_batch = path / "failed-batch.npz"
@@ -89,6 +90,10 @@ class RunFolder:
     def read_result(self) -> dict[str, Any] | None:
         """The result of a finished run, otherwise None."""
         return read_checked(self.result, Result, AGAIN) if self.result.exists() else None
+
+    def read_map(self) -> dict[str, Any] | None:
+        """The points of the t-SNE map that was drawn of this run; None where none was."""
+        return read_checked(self.map, Map, "Delete it.") if self.map.exists() else None
 
     def forget_previous(self) -> None:
         """A finished run needs no second checkpoint."""

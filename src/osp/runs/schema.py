@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from osp.errors import UserError, short
 
@@ -81,6 +81,21 @@ class DataKeys(BaseModel):
     """data.json: content keys of the images by set."""
 
     keys: dict[str, Word]
+
+
+class Map(BaseModel):
+    """map.json: where the features of test images lie in the plane, and their classes, -1 for OOD images."""
+
+    model_config = ConfigDict(strict=True)
+
+    places: list[Annotated[list[Number], Field(min_length=2, max_length=2)]] = Field(min_length=1, max_length=100_000)
+    classes: list[Annotated[int, Field(ge=-1, le=2**31)]]
+
+    @model_validator(mode="after")
+    def _as_many(self) -> Map:
+        if len(self.places) != len(self.classes):
+            raise ValueError(f"{len(self.places)} places for {len(self.classes)} classes")
+        return self
 
 
 class Note(BaseModel):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+
+import numpy as np
 from matplotlib.figure import Figure
 
 from osp.bench.figures._lines import by_data, by_method
 from osp.errors import UserError
-from osp.report.embedding import draw_map, feature_map
+from osp.files import write_text
+from osp.report.embedding import FeatureMap, draw_map, feature_map
 from osp.report.reading import FinishedRun
 
 TITLE = "t-SNE maps of features of test images: ID by class, OOD black (the paper's Figures 1b and 1c)."
@@ -18,10 +23,13 @@ def figures(runs: list[FinishedRun]) -> dict[str, Figure]:
     for data, members in by_data(runs).items():
         for method, own in by_method(members).items():
             run = min(own, key=lambda each: each.plan.seed)
-            if (found := feature_map(run)) is not None:
+            if (found := kept_map(run)) is not None:
                 drawn.append((data, method, run, found))
     if not drawn:
-        raise UserError("figure-tsne: none of the runs has its predictions (predictions.npz); run them here.")
+        raise UserError(
+            "figure-tsne: none of the runs has its predictions (predictions.npz) or a map that was drawn from them "
+            "(map.json); run them here."
+        )
     columns = min(len(drawn), 3)
     rows = -(-len(drawn) // columns)
     figure = Figure(figsize=(4.6 * columns, 4.2 * rows), layout="constrained", dpi=120)
@@ -33,6 +41,18 @@ def figures(runs: list[FinishedRun]) -> dict[str, Figure]:
             panel, found, run.class_names, f"{method} on {data}{scores(run)}", legend=number % columns == columns - 1
         )
     return {"": figure}
+
+
+def kept_map(run: FinishedRun) -> FeatureMap | None:
+    """The map of a run. It stays in the run's folder, so that a run kept without its features can still be drawn."""
+    found = feature_map(run)
+    if found is not None:
+        points = {"places": found.places.astype(float).round(4).tolist(), "classes": found.classes.tolist()}
+        with contextlib.suppress(OSError):  # a store that cannot be written is drawn all the same
+            write_text(run.folder.map, json.dumps(points) + "\n")
+        return found
+    kept = run.folder.read_map()
+    return None if kept is None else FeatureMap(np.array(kept["places"]), np.array(kept["classes"]))
 
 
 def scores(run: FinishedRun) -> str:
