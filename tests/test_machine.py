@@ -15,7 +15,7 @@ from osp import Recipe, UserError
 from osp.engine.memory import bytes_per_image
 from osp.engine.signals import Interrupted
 from osp.engine.state import changes
-from osp.machine import cores, memory
+from osp.machine import cores, memory, threads
 from osp.nets import build_network
 from osp.runs.folder import RunFolder
 
@@ -104,3 +104,16 @@ def test_other_threads_and_versions_are_told() -> None:
     other = {"versions": {"torch": "1.0"}, "threads": 77}
     assert len(changes(other, "cpu")) == 2
     assert len(changes(other, "cuda")) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "workers", "of", "each"),
+    [(None, 1, 8, 8), (None, 3, 8, 2), (None, 9, 8, 1), ("1", 1, 8, 1), ("3", 2, 8, 3), ("6", 2, 8, 4), ("0", 1, 8, 8)],
+)
+def test_runs_side_by_side_share_the_cores_and_keep_to_what_the_environment_allows(
+    asked_for: str | None, workers: int, of: int, each: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if asked_for is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", asked_for)
+    assert threads(workers, of) == each

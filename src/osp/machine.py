@@ -24,6 +24,14 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def threads(workers: int, of: int | None = None) -> int:
+    """For each of some processes side by side: its share of the cores, but no more than OMP_NUM_THREADS asks for."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    most = int(asked) if asked.isdecimal() and int(asked) else None
+    each = max(1, (of or cores()) // workers)
+    return each if most is None else min(each, most)
+
+
 def in_gigabytes(count: float) -> str:
     """
     >>> in_gigabytes(3 * GIGABYTE), in_gigabytes(0.21 * GIGABYTE), in_gigabytes(1e30)

@@ -19,6 +19,7 @@ from osp.bench.jobs import Job
 from osp.bench.run import Ended
 from osp.bench.store import Store
 from osp.bench.worker import STOPPED, forked
+from osp.machine import threads
 
 PRELOADED = ["osp.engine.train", "osp.bench.worker", "osp.report.picture", "sklearn.metrics"]
 """What every run needs, and what takes long to import."""
@@ -29,7 +30,7 @@ class Processes:
 
     def __init__(self, store: Store, workers: int, cores: int | None = None) -> None:
         self.store, self.workers = store, workers
-        self._threads = max(1, (cores or os.cpu_count() or 1) // workers)
+        self._threads = threads(workers, cores)
         self._running: dict[Run, Job] = {}
         self._stopping = False
 
