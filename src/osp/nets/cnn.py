@@ -21,12 +21,14 @@ class TwoLayerCNN(nn.Module):
         self.conv1 = nn.Conv2d(channels, 16, 3, padding=1)
         self.conv2 = nn.Conv2d(16, 32, 3, padding=1)
         self.pool = nn.MaxPool2d(3, stride=2, padding=1)
+        self.rectified = nn.ReLU()  # a layer of its own for Grad-CAM, which weighs maps that are nowhere negative
         halved = [((side - 1) // 2 + 1 - 1) // 2 + 1 for side in (height, width)]
         self.feature_dim = 32 * halved[0] * halved[1]
 
     def forward(self, images: Tensor) -> Tensor:
         hidden = torch.relu(self.pool(self.conv1(images)))
-        return torch.relu(self.pool(self.conv2(hidden))).flatten(1)
+        maps: Tensor = self.rectified(self.pool(self.conv2(hidden)))
+        return maps.flatten(1)
 
 
 NETWORK = NetworkSpec(
@@ -36,5 +38,5 @@ NETWORK = NetworkSpec(
     origin="Guo et al., Safe deep semi-supervised learning for unseen-class unlabeled data (DS3L), ICML 2020",
     licence="MIT, as osp; no weights",
     feature_dropout=0.5,
-    cam_layer="conv2",
+    cam_layer="rectified",
 )
