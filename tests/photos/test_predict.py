@@ -35,12 +35,26 @@ def write(path: Path) -> Path:
 def test_files_folders_patterns_and_a_list_name_each_image_once(tmp_path: Path) -> None:
     a, b, c = (write(tmp_path / name) for name in ("in/a.png", "in/deep/b.png", "c [1].png"))
     found = image_files([str(a), str(tmp_path / "in"), str(tmp_path / "in" / "**" / "*.png"), "-"], [f"{c}\n", "\n"])
-    assert found == [str(a), str(b), str(c)]
-    assert image_files([str(c), "no.jpg"]) == [str(c), "no.jpg"]  # a name with marks in it is a name first
+    assert found == ([str(a), str(b), str(c)], [])
+    assert image_files([str(c), "no.jpg"])[0] == [str(c), "no.jpg"]  # a name with marks in it is a name first
     with pytest.raises(UserError, match="Nothing matches"):
         image_files([str(tmp_path / "*.jpg")])
     with pytest.raises(UserError, match="no image"):
         image_files(["-"], [])
+
+
+def test_files_of_other_kinds_in_a_folder_are_said_once_and_with_what_an_image_is(tmp_path: Path) -> None:
+    a = write(tmp_path / "in" / "a.png")
+    for name in ("clip.mp4", "scan"):
+        (tmp_path / "in" / name).write_bytes(b"x")
+    files, notes = image_files([str(tmp_path / "i*")])
+    assert files == [str(a)]
+    assert len(notes) == 1
+    assert "1 .mp4" in notes[0]
+    assert "Images are JPEG" in notes[0]
+    a.unlink()
+    with pytest.raises(UserError, match=r"no image to look at.*1 \.mp4"):
+        image_files([str(tmp_path / "in")])
 
 
 def test_a_trained_run_predicts_files_with_calibrated_probabilities_and_a_threshold_that_moves(tmp_path: Path) -> None:

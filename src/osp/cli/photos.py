@@ -40,7 +40,11 @@ def fit(
         ),
     ] = None,
     method: Annotated[
-        str, typer.Option(help="Train on from the instant answer, e.g. osp or fixmatch, and keep the better of both.")
+        str,
+        typer.Option(
+            help="Train on from the instant answer, e.g. osp or fixmatch, and keep the better of both; with --backbone "
+            "none what is trained (there: osp unless you say otherwise)."
+        ),
     ] = "instant",
     earlier: Annotated[
         Path | None, typer.Option("--from", help="An earlier fit whose labels, pile and backbone are used again.")
@@ -230,7 +234,9 @@ def predict(
     from osp.photos.predict import image_files, open_run
 
     check_accept(accept)
-    files = image_files(images, sys.stdin if "-" in images else ())
+    files, notes = image_files(images, sys.stdin if "-" in images else ())
+    for note in notes:
+        complain(note)
     model = open_run(run)
     failed = 0
     with shown() as display:

@@ -21,7 +21,7 @@ from osp.photos.estimates import fit_temperature, softmax, tested, weighted_quan
 from osp.photos.features import Progress, Rows, compute
 from osp.photos.folder import LABELS, RESULT, labels_of, result_of
 from osp.photos.model import FACTS, PhotoModel, Prediction, load_model
-from osp.photos.reading import Listed
+from osp.photos.reading import Listed, left_out
 from osp.predictor import Predictor, load
 from osp.recipe import Plan
 from osp.runs.folder import RunFolder
@@ -29,32 +29,41 @@ from osp.runs.folder import RunFolder
 MARKS = "*?["
 
 
-def image_files(given: Iterable[str], listed: Iterable[str] = ()) -> list[str]:
+def image_files(given: Iterable[str], listed: Iterable[str] = ()) -> tuple[list[str], list[str]]:
     """Files as named, all images of folders, and what patterns match; `-` stands for the names in `listed`.
 
-    A file that is not there stays in the list: its row will say so. Each file is there once.
+    A file that is not there stays in the list: its row will say so. Each file is there once. Beside them sentences on
+    what was passed over in folders.
     """
     files: list[str] = []
+    notes: list[str] = []
+
+    def take_folder(path: str) -> None:
+        found = walk(path)
+        files.extend(file.path for file in found.files)
+        notes.extend(left_out(found, path))
+
     for each in given:
         names = [line for line in (name.rstrip("\r\n") for name in listed) if line] if each == "-" else [each]
         for name in names:
             path = str(user_path(name))
-            if os.path.isdir(path):
-                files += [file.path for file in walk(path).files]
-            elif not os.path.lexists(path) and any(mark in path for mark in MARKS):
-                files += _matches(path)
-            else:
-                files.append(path)
+            matches = not os.path.lexists(path) and any(mark in path for mark in MARKS)
+            for each_path in _matches(path) if matches else [path]:
+                if os.path.isdir(each_path):
+                    take_folder(each_path)
+                else:
+                    files.append(each_path)
     if not files:
-        raise UserError("There is no image to look at. Name files, folders, patterns, or - for a list of names.")
-    return list(dict.fromkeys(files))
+        said = "".join(f" {note}" for note in notes)
+        raise UserError(f"There is no image to look at. Name files, folders, patterns, or - for a list of names.{said}")
+    return list(dict.fromkeys(files)), notes
 
 
 def _matches(pattern: str) -> list[str]:
     found = sorted(glob.glob(pattern, recursive=True))
     if not found:
         raise UserError(f"Nothing matches {pattern!r}.")
-    return [file for name in found for file in ([f.path for f in walk(name).files] if os.path.isdir(name) else [name])]
+    return found
 
 
 @dataclass(frozen=True)

@@ -42,13 +42,18 @@ class Listed:
         """The files found in one folder, and a sentence on what was passed over there."""
         self.files += [os.path.abspath(file.path) for file in found.files]
         self.labels += [label] * len(found.files)
-        if found.passed_over:
-            kinds = ", ".join(f"{count} {kind}" for kind, count in found.passed_over.most_common())
-            self.notes.append(
-                f"Files of other kinds in {root} were passed over ({kinds}). Images are {kinds_in_words()}."
-            )
-        if found.links:
-            self.notes.append(f"Linked folders in {root} were not followed ({first_few(found.links)}).")
+        self.notes += left_out(found, root)
+
+
+def left_out(found: Found, root: Path | str) -> list[str]:
+    """Sentences on what was passed over in a folder."""
+    notes = []
+    if found.passed_over:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in found.passed_over.most_common())
+        notes.append(f"Files of other kinds in {root} were passed over ({kinds}). Images are {kinds_in_words()}.")
+    if found.links:
+        notes.append(f"Linked folders in {root} were not followed ({first_few(found.links)}).")
+    return notes
 
 
 def list_sorted(root: Path, earlier: Sequence[Label] = ()) -> tuple[Listed, tuple[str, ...]]:
