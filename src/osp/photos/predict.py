@@ -56,7 +56,7 @@ def image_files(given: Iterable[str], listed: Iterable[str] = ()) -> tuple[list[
     if not files:
         said = "".join(f" {note}" for note in notes)
         raise UserError(f"There is no image to look at. Name files, folders, patterns, or - for a list of names.{said}")
-    return list(dict.fromkeys(files)), notes
+    return list(dict.fromkeys(files)), list(dict.fromkeys(notes))
 
 
 def _matches(pattern: str) -> list[str]:
