@@ -37,22 +37,18 @@ def image_files(given: Iterable[str], listed: Iterable[str] = ()) -> tuple[list[
     """
     files: list[str] = []
     notes: list[str] = []
-
-    def take_folder(path: str) -> None:
-        found = walk(path)
-        files.extend(file.path for file in found.files)
-        notes.extend(left_out(found, path))
-
     for each in given:
         names = [line for line in (name.rstrip("\r\n") for name in listed) if line] if each == "-" else [each]
         for name in names:
             path = str(user_path(name))
             matches = not os.path.lexists(path) and any(mark in path for mark in MARKS)
             for each_path in _matches(path) if matches else [path]:
-                if os.path.isdir(each_path):
-                    take_folder(each_path)
-                else:
+                if not os.path.isdir(each_path):
                     files.append(each_path)
+                    continue
+                found = walk(each_path)
+                files += [file.path for file in found.files]
+                notes += left_out(found, each_path)
     if not files:
         said = "".join(f" {note}" for note in notes)
         raise UserError(f"There is no image to look at. Name files, folders, patterns, or - for a list of names.{said}")
