@@ -266,6 +266,7 @@ SHEET = {
     "partition_by": "matching",
     "unlabeled_matching": "entropy",
     "cut_by": "otsu",
+    "id_share": None,
     "doubtful": 0.0,
     "score_memory": 0.0,
     "alpha": 0.8,

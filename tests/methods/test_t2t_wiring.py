@@ -310,6 +310,16 @@ def test_the_share_is_estimated_once_at_the_first_partition() -> None:
     assert method.kept_rows.nonzero().flatten().tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("cut_by", ["share", "otsu"])
+def test_a_share_that_the_user_knows_cuts_the_pool_whatever_validation_images_or_otsu_say(cut_by: str) -> None:
+    """Five of eight instead of the estimated three, and again at the next partition."""
+    method, pool = scored(id_share=5 / 8, cut_by=cut_by), ScoredPool(SCORES, [0.1, 0.2, 0.3], [0.9] * 8)
+    for progress in (0.0, 0.5):
+        refreshed(method, pool, progress)
+        assert method.share.item() == pytest.approx(5 / 8)
+        assert method.kept_rows.nonzero().flatten().tolist() == sorted(sorted(range(8), key=SCORES.__getitem__)[:5])
+
+
 @pytest.mark.parametrize("without", ["validation images", "the option"])
 def test_otsus_threshold_cuts_where_there_is_no_share(without: str) -> None:
     method = scored(cut_by="share" if without == "validation images" else "otsu")
@@ -382,6 +392,7 @@ SHEET = {
     "unlabeled_matching": "entropy",
     "partition_by": "matching",
     "cut_by": "otsu",
+    "id_share": None,
     "doubtful": 0.0,
     "score_memory": 0.0,
     "noise": 0.0,

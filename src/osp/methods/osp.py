@@ -115,6 +115,7 @@ class OSP(T2T):
         "partition_by": Published("matching"),
         "unlabeled_matching": Published("entropy", UNSTATED + "release"),
         "cut_by": Published("otsu"),
+        "id_share": Published(None, OURS),
         "doubtful": Published(0.0, OURS),
         "score_memory": Published(0.0, OURS),
         "alpha": Published(0.8, "paper (release: 0.6)"),

@@ -95,6 +95,13 @@ class T2TOptions(Options):
         description="where the pool is cut: at the share of ID images estimated from validation images, or Otsu's "
         "(also where there are none)",
     )
+    id_share: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="share of ID images in the pool, where you know it: the pool is cut there, whatever `cut_by`",
+        json_schema_extra={"before": None},
+    )
     doubtful: float = Field(
         0.2, ge=0, lt=1, description="share of each side, next to the threshold, neither kept nor set aside"
     )
@@ -160,6 +167,7 @@ class T2T(Method):
         "unlabeled_matching": Published("entropy", RELEASE),
         "partition_by": Published("matching", RELEASE),
         "cut_by": Published("otsu", RELEASE),
+        "id_share": Published(None, OURS),
         "doubtful": Published(0.0, OURS),
         "score_memory": Published(0.0, OURS),
         "noise": Published(0.0, OURS),
@@ -182,7 +190,7 @@ class T2T(Method):
         self.rotation_head = nn.Linear(network.feature_dim, 4) if rotates else None
         self.use_score(MatchingScore(network.feature_dim, task.num_classes))
         self.register_buffer("scores", torch.zeros(0))  # of the pool at the last refresh; larger = more OOD
-        known = task.id_share if options.cut_by == "share" else 0.0
+        known = options.id_share or (task.id_share if options.cut_by == "share" else 0.0)
         self.register_buffer("share", torch.tensor(known))  # of ID images in the pool; 0 where it was not estimated
         self.register_buffer("kept_rows", torch.zeros(0, dtype=torch.bool))
         self.register_buffer("aside_rows", torch.zeros(0, dtype=torch.bool))
@@ -349,9 +357,9 @@ class T2T(Method):
     def partition(self, scores: Tensor) -> None:
         """Cut the pool by its scores, averaged with those of earlier refreshes.
 
-        The cut is where the share of ID images ends that was estimated at the first refresh, before any partition had
-        shaped the features; without validation images to estimate it from, or if asked to, it is Otsu's threshold. The
-        share `doubtful` of each side that lies next to the cut belongs to neither.
+        The cut is where the share of ID images ends that is known or was estimated at the first refresh, before any
+        partition had shaped the features; without validation images to estimate it from, or if asked to, it is Otsu's
+        threshold. The share `doubtful` of each side that lies next to the cut belongs to neither.
         """
         o = self.options
         if len(self.scores) == len(scores):
