@@ -1,9 +1,9 @@
-"""Draw what OSP gains over its control and over T2T, task by task, from the runs kept in results/.
+"""What OSP gains over its control and over T2T, task by task, from the runs kept in results/: a picture and a table.
 
 python scripts/draw_differences.py [FILE]        (default docs/images/differences.png)
 
-Means of differences paired by seed, ± twice their standard error; one seed has no error. The runs are those of the
-commands in docs/reproduction.md.
+Means of differences paired by seed: in the picture ± twice their standard error, in the table (printed, as Markdown) ±
+their standard error, for accuracy with p of the one-sided sign-flip test that OSP is better. One seed has no error.
 """
 
 from __future__ import annotations
@@ -55,6 +55,11 @@ TASKS = (
     ),
     Work("10 classes of CIFAR-100\n20 labels", "scripts/search/ten-classes.yaml", Choice(seeds=seeds(range(8)))),
     Work(
+        "10 classes of Tiny ImageNet\n20 labels",
+        "scripts/search/ten-classes.yaml",
+        Choice(seeds=seeds(range(8)), datasets=("tinyimagenet",)),
+    ),
+    Work(
         "CIFAR-100\n100 labels",
         "control",
         Choice(seeds=seeds(range(5)), datasets=("cifar100",)),
@@ -73,6 +78,37 @@ def gains(store: Store, work: Work, measure: str) -> list[Difference]:
     """Of OSP: over the control, over T2T."""
     report = fill(store, expand(find_grid(work.grid), work.choice), measure)
     return [each for base in work.bases for each in differences(report, base) if each.row == work.osp]
+
+
+def table(store: Store) -> str:
+    """A row per task: mean accuracies, then what OSP gains."""
+    lines = ["| task | seeds | T2T | control | OSP | " + " | ".join(COLUMNS) + " |", "|---" * (5 + len(COLUMNS)) + "|"]
+    for work in TASKS:
+        found = {measure: gains(store, work, measure) for measure, _ in COLUMNS.values()}
+        report = fill(store, expand(find_grid(work.grid), work.choice), "accuracy")
+        rows = [report.at(row, report.table.columns[0]).mean("accuracy") for row in (*work.bases[::-1], work.osp)]
+        means = [f"{mean:.1f}" if mean is not None else "-" for mean in rows]
+        cells = [words(found[measure][number]) for measure, number in COLUMNS.values()]
+        seeds = str(found["accuracy"][0].seeds)
+        lines.append("| " + " | ".join([work.name.replace("\n", ", "), seeds, *means, *cells]) + " |")
+    return "\n".join(lines)
+
+
+COLUMNS = {
+    "accuracy, OSP - control": ("accuracy", 0),
+    "on validation images": ("val_accuracy", 0),
+    "AUROC": ("auroc", 0),
+    "accuracy, OSP - T2T": ("accuracy", 1),
+    "on validation images ": ("val_accuracy", 1),
+    "AUROC ": ("auroc", 1),
+}
+"""Measure, and which of a task's bases it is compared with, by title."""
+
+
+def words(each: Difference) -> str:
+    if each.error is None:
+        return f"{each.mean:+.1f}"
+    return f"{each.mean:+.1f} ± {each.error:.1f}" + (f", p {each.p:.2f}" if each.measure == "accuracy" else "")
 
 
 def draw(store: Store) -> Figure:
@@ -105,6 +141,7 @@ def draw(store: Store) -> Figure:
 
 if __name__ == "__main__":
     target = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/images/differences.png")
+    results = Store(Path("results"))
     with own_style():
-        save_png(draw(Store(Path("results"))), target)
-    print(target)
+        save_png(draw(results), target)
+    print(target, table(results), sep="\n\n")
