@@ -55,6 +55,13 @@ def test_mean_deviation_paper_and_difference_are_those_of_the_runs(tmp_path: Pat
     assert "Mine \\& <yours>" in latex(report)
 
 
+def test_a_number_that_a_method_does_not_have_is_not_called_not_run(tmp_path: Path) -> None:
+    report = fill(Store(tmp_path / "store"), filled(tmp_path, (1.0,)).table, "purity")
+    assert report.at("osp", "0.3").runs
+    rows = [line for line in markdown([report]).splitlines() if line.startswith("| osp")]
+    assert [cell.strip() for cell in rows[0].split("|")[1:-1]] == ["osp", "-", "not run"]
+
+
 def test_the_sign_flip_test_is_the_slow_loop_over_all_patterns() -> None:
     values = [0.3, -0.1, 0.7, 0.2, 0.05]
     sums = [sum(s * v for s, v in zip(signs, values, strict=True)) for signs in product((1, -1), repeat=5)]

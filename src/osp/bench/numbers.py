@@ -22,6 +22,8 @@ from osp.errors import UserError, suggest
 LEVEL = 0.05
 TEST = "bold: better than every other row by an exact one-sided sign-flip test over the seeds both have, p < 0.05"
 NOT_RUN = "not run"
+NO_NUMBER = "-"
+"""Run, but not a number that such a method has: the purity of a partition that it does not make."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class Filled:
         """What stands where there is no number."""
         if self.cell.problem:
             return self.cell.problem
+        if self.runs:
+            return NO_NUMBER
         return f"{NOT_RUN} ({len(self.stale)} stale)" if self.stale else NOT_RUN
 
 
