@@ -80,10 +80,15 @@ def gains(store: Store, work: Work, measure: str) -> list[Difference]:
     return [each for base in work.bases for each in differences(report, base) if each.row == work.osp]
 
 
+def done(store: Store) -> list[Work]:
+    """The tasks that have been run."""
+    return [work for work in TASKS if gains(store, work, "accuracy")]
+
+
 def table(store: Store) -> str:
     """A row per task: mean accuracies, then what OSP gains."""
     lines = ["| task | seeds | T2T | control | OSP | " + " | ".join(COLUMNS) + " |", "|---" * (5 + len(COLUMNS)) + "|"]
-    for work in TASKS:
+    for work in done(store):
         found = {measure: gains(store, work, measure) for measure, _ in COLUMNS.values()}
         report = fill(store, expand(find_grid(work.grid), work.choice), "accuracy")
         rows = [report.at(row, report.table.columns[0]).mean("accuracy") for row in (*work.bases[::-1], work.osp)]
@@ -112,10 +117,11 @@ def words(each: Difference) -> str:
 
 
 def draw(store: Store) -> Figure:
+    tasks = done(store)
     figure = Figure(figsize=(10, 4.2), layout="constrained", dpi=130)
     for axes, (measure, title) in zip(figure.subplots(1, len(MEASURES), sharey=True), MEASURES.items(), strict=True):
         labels = []
-        for place, work in enumerate(TASKS):
+        for place, work in enumerate(tasks):
             found = gains(store, work, measure)
             labels.append(f"{work.name}, {found[0].seeds} seed{'s' if found[0].seeds > 1 else ''}")
             for number, each in enumerate(found):
@@ -130,7 +136,7 @@ def draw(store: Store) -> Figure:
                     label=("over the control, which prunes nothing", "over T2T")[number] if place == 0 else None,
                 )
         axes.axvline(0, color="#888888", linewidth=1)
-        axes.set_yticks(range(len(TASKS)), labels)
+        axes.set_yticks(range(len(tasks)), labels)
         axes.set_title(title)
     axes.invert_yaxis()
     handles, names = axes.get_legend_handles_labels()
