@@ -113,7 +113,10 @@ COLUMNS = {
 def words(each: Difference) -> str:
     if each.error is None:
         return f"{each.mean:+.1f}"
-    return f"{each.mean:+.1f} ± {each.error:.1f}" + (f", p {each.p:.2f}" if each.measure == "accuracy" else "")
+    digits = 1 if each.error >= 0.15 else 2
+    return f"{each.mean:+.{digits}f} ± {each.error:.{digits}f}" + (
+        f", p {each.p:.2f}" if each.measure == "accuracy" else ""
+    )
 
 
 def draw(store: Store) -> Figure:
