@@ -9,132 +9,123 @@ their standard error, for accuracy with p of the one-sided sign-flip test that O
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from osp.bench.cells import Choice, expand
 from osp.bench.grid import find_grid
-from osp.bench.numbers import Difference, differences, fill
+from osp.bench.numbers import Difference, Report, differences, fill
 from osp.bench.store import Store
+from osp.cli.bench.options import choice_of
 from osp.report.figure import COLORS, MARKERS, own_style, save_png
 
-SHORT = ("batch=32", "steps=300")
-MEASURES = {"accuracy": "accuracy (points)", "auroc": "AUROC (points)", "angle": "angle (degrees)"}
+PANELS = {"accuracy": "accuracy (points)", "auroc": "AUROC (points)", "angle": "angle (degrees)"}
+COLUMNS = {"accuracy": "accuracy, OSP - {}", "val_accuracy": "on validation images", "auroc": "AUROC"}
+BASES = ("control", "T2T")
 
 
 @dataclass(frozen=True)
 class Work:
-    """A task, the grid that has its runs, and how the rows are named there."""
+    """A task, the grid that has its runs, and how OSP, its control and T2T are called there."""
 
     name: str
     grid: str
     choice: Choice
     osp: str = "osp"
-    bases: tuple[str, str] = ("control", "t2t")
+    control: str = "control"
+    t2t: str = "t2t"
 
 
-def seeds(*ranges: range) -> tuple[int, ...]:
-    return tuple(seed for each in ranges for seed in each)
-
-
-TASKS = (
-    Work("MNIST 4-9\n3 labels per class", "scripts/search/mnist.yaml", Choice(seeds=seeds(range(100, 108)))),
-    Work(
-        "digits\n5 labels",
-        "scripts/search/memory.yaml",
-        Choice(scale="demo", seeds=seeds(range(8), range(100, 116))),
-    ),
+ALPHA_0 = "control with alpha 0"
+TEN = "scripts/search/ten-classes.yaml"
+WORKS = (
+    Work("MNIST 4-9\n3 labels per class", "scripts/search/mnist.yaml", choice_of("cpu", "100-107")),
+    Work("digits\n5 labels", "scripts/search/memory.yaml", choice_of("demo", "0-7,100-115")),
     Work(
         "MNIST 0-5\n10 labels",
         "table4",
-        Choice(seeds=seeds(range(5, 10)), datasets=("mnist",), settings=SHORT),
+        choice_of("cpu", "5-9", datasets="mnist", settings=["batch=32", "steps=300"]),
         osp="both with AOM (OSP)",
-        bases=("control with alpha 0", "none (T2T)"),
+        control=ALPHA_0,
+        t2t="none (T2T)",
     ),
-    Work("10 classes of CIFAR-100\n20 labels", "scripts/search/ten-classes.yaml", Choice(seeds=seeds(range(8)))),
-    Work(
-        "10 classes of Tiny ImageNet\n20 labels",
-        "scripts/search/ten-classes.yaml",
-        Choice(seeds=seeds(range(8)), datasets=("tinyimagenet",)),
-    ),
-    Work(
-        "CIFAR-100\n100 labels",
-        "control",
-        Choice(seeds=seeds(range(5)), datasets=("cifar100",)),
-        bases=("control with alpha 0", "t2t"),
-    ),
+    Work("10 classes of CIFAR-100\n20 labels", TEN, choice_of("cpu", "0-7")),
+    Work("10 classes of Tiny ImageNet\n20 labels", TEN, choice_of("cpu", "0-7", datasets="tinyimagenet")),
+    Work("CIFAR-100\n100 labels", "control", choice_of("cpu", "0-4", datasets="cifar100"), control=ALPHA_0),
     Work(
         "CIFAR-10\n400 labels",
         "control",
-        Choice(seeds=(0,), datasets=("cifar10",), settings=("steps=600",)),
-        bases=("control with alpha 0", "t2t"),
+        choice_of("cpu", "0", datasets="cifar10", settings=["steps=600"]),
+        control=ALPHA_0,
     ),
 )
 
 
-def gains(store: Store, work: Work, measure: str) -> list[Difference]:
-    """Of OSP: over the control, over T2T."""
-    report = fill(store, expand(find_grid(work.grid), work.choice), measure)
-    return [each for base in work.bases for each in differences(report, base) if each.row == work.osp]
+@dataclass(frozen=True)
+class Done:
+    """A task with its runs."""
+
+    work: Work
+    report: Report
+
+    def mean(self, row: str) -> str:
+        return f"{self.report.at(row, self.report.table.columns[0]).mean('accuracy'):.1f}"
+
+    def gains(self, measure: str) -> list[Difference]:
+        """Of OSP: over the control, over T2T; fewer where they have not been run."""
+        report = replace(self.report, measure=measure)
+        bases = (self.work.control, self.work.t2t)
+        return [each for base in bases for each in differences(report, base) if each.row == self.work.osp]
 
 
-def done(store: Store) -> list[Work]:
+def looked_up(store: Store) -> list[Done]:
     """The tasks that have been run."""
-    return [work for work in TASKS if gains(store, work, "accuracy")]
+    found = [Done(work, fill(store, expand(find_grid(work.grid), work.choice))) for work in WORKS]
+    return [each for each in found if len(each.gains("accuracy")) == len(BASES)]
 
 
-def table(store: Store) -> str:
-    """A row per task: mean accuracies, then what OSP gains."""
-    lines = ["| task | seeds | T2T | control | OSP | " + " | ".join(COLUMNS) + " |", "|---" * (5 + len(COLUMNS)) + "|"]
-    for work in done(store):
-        found = {measure: gains(store, work, measure) for measure, _ in COLUMNS.values()}
-        report = fill(store, expand(find_grid(work.grid), work.choice), "accuracy")
-        rows = [report.at(row, report.table.columns[0]).mean("accuracy") for row in (*work.bases[::-1], work.osp)]
-        means = [f"{mean:.1f}" if mean is not None else "-" for mean in rows]
-        cells = [words(found[measure][number]) for measure, number in COLUMNS.values()]
-        seeds = str(found["accuracy"][0].seeds)
-        lines.append("| " + " | ".join([work.name.replace("\n", ", "), seeds, *means, *cells]) + " |")
+def table(tasks: Sequence[Done]) -> str:
+    """A row per task: mean accuracies, then what OSP gains over the control and over T2T."""
+    titles = [title.format(base) for base in BASES for title in COLUMNS.values()]
+    lines = [
+        "| " + " | ".join(["task", "seeds", "T2T", "control", "OSP", *titles]) + " |",
+        "|---" * (5 + len(titles)) + "|",
+    ]
+    for each in tasks:
+        work, gains = each.work, [each.gains(measure) for measure in COLUMNS]
+        means = [each.mean(row) for row in (work.t2t, work.control, work.osp)]
+        cells = [words(gain[number]) for number in range(len(BASES)) for gain in gains]
+        lines.append("| " + " | ".join([work.name.replace("\n", ", "), str(gains[0][0].seeds), *means, *cells]) + " |")
     return "\n".join(lines)
 
 
-COLUMNS = {
-    "accuracy, OSP - control": ("accuracy", 0),
-    "on validation images": ("val_accuracy", 0),
-    "AUROC": ("auroc", 0),
-    "accuracy, OSP - T2T": ("accuracy", 1),
-    "on validation images ": ("val_accuracy", 1),
-    "AUROC ": ("auroc", 1),
-}
-"""Measure, and which of a task's bases it is compared with, by title."""
+def words(gain: Difference) -> str:
+    """`+1.3 ± 0.5, p 0.03`."""
+    if gain.error is None:
+        return f"{gain.mean:+.1f}"
+    digits = 1 if gain.error >= 0.15 else 2
+    p = f", p {gain.p:.2f}" if gain.measure == "accuracy" else ""
+    return f"{gain.mean:+.{digits}f} ± {gain.error:.{digits}f}{p}"
 
 
-def words(each: Difference) -> str:
-    if each.error is None:
-        return f"{each.mean:+.1f}"
-    digits = 1 if each.error >= 0.15 else 2
-    return f"{each.mean:+.{digits}f} ± {each.error:.{digits}f}" + (
-        f", p {each.p:.2f}" if each.measure == "accuracy" else ""
-    )
-
-
-def draw(store: Store) -> Figure:
-    tasks = done(store)
+def draw(tasks: Sequence[Done]) -> Figure:
     figure = Figure(figsize=(10, 4.2), layout="constrained", dpi=130)
-    for axes, (measure, title) in zip(figure.subplots(1, len(MEASURES), sharey=True), MEASURES.items(), strict=True):
+    for axes, (measure, title) in zip(figure.subplots(1, len(PANELS), sharey=True), PANELS.items(), strict=True):
         labels = []
-        for place, work in enumerate(tasks):
-            found = gains(store, work, measure)
-            labels.append(f"{work.name}, {found[0].seeds} seed{'s' if found[0].seeds > 1 else ''}")
-            for number, each in enumerate(found):
+        for place, task in enumerate(tasks):
+            gains = task.gains(measure)
+            labels.append(f"{task.work.name}, {gains[0].seeds} seed{'s' if gains[0].seeds > 1 else ''}")
+            for number, gain in enumerate(gains):
                 axes.errorbar(
-                    each.mean,
+                    gain.mean,
                     place + 0.3 * number - 0.15,
-                    xerr=2 * each.error if each.error is not None else None,
+                    xerr=2 * gain.error if gain.error is not None else None,
                     color=COLORS[number],
                     marker=MARKERS[number],
-                    markerfacecolor=COLORS[number] if each.error is not None else "white",
+                    markerfacecolor=COLORS[number] if gain.error is not None else "white",
                     capsize=3,
                     label=("over the control, which prunes nothing", "over T2T")[number] if place == 0 else None,
                 )
@@ -150,7 +141,7 @@ def draw(store: Store) -> Figure:
 
 if __name__ == "__main__":
     target = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/images/differences.png")
-    results = Store(Path("results"))
+    tasks = looked_up(Store(Path("results")))
     with own_style():
-        save_png(draw(results), target)
-    print(target, table(results), sep="\n\n")
+        save_png(draw(tasks), target)
+    print(target, table(tasks), sep="\n\n")

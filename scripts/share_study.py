@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from osp.data.split import Split
+from osp.evaluate.metrics import detection
 from osp.evaluate.predictions import Predictions
 from osp.parts.partition import id_share
 from osp.runs.folder import RunFolder
@@ -35,7 +35,7 @@ def asked_directly(pool: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.
     return scores[: len(pool)], scores[len(pool) :]
 
 
-def bounds(run: Path) -> tuple[float, dict[str, tuple[float, float]]]:
+def bounds(run: Path) -> tuple[float, dict[str, tuple[float | None, float]]]:
     """The true share of ID images, and (AUROC in the pool, estimated share) by score."""
     folder = RunFolder(run)
     said, is_ood = Predictions.load(folder.predictions), Split.load(folder.split).unlabeled_is_ood
@@ -44,9 +44,9 @@ def bounds(run: Path) -> tuple[float, dict[str, tuple[float, float]]]:
     sampled = asked_directly(pool.features, known.features)
     pairs["asked directly"] = (*sampled, is_ood[pool.sample])
 
-    def bound(scores: np.ndarray, of_known: np.ndarray, is_ood: np.ndarray) -> tuple[float, float]:
+    def bound(scores: np.ndarray, of_known: np.ndarray, is_ood: np.ndarray) -> tuple[float | None, float]:
         share = id_share(torch.from_numpy(scores.astype(np.float32)), torch.from_numpy(of_known.astype(np.float32)))
-        return (float(roc_auc_score(is_ood, scores)) if is_ood.any() and not is_ood.all() else float("nan")), share
+        return detection(scores[~is_ood], scores[is_ood])["auroc"], share
 
     return 1 - float(is_ood.mean()), {name: bound(*each) for name, each in pairs.items()}
 
@@ -58,7 +58,8 @@ def main() -> None:
         share, found = bounds(run)
         print(f"{run.name}: {share:.2f} of the pool is ID")
         for name, (auroc, estimate) in found.items():
-            print(f"  {name:<16} AUROC in the pool {auroc:.2f}   share at most {estimate:.2f}")
+            tells = f"{auroc:.0f} %" if auroc is not None else "-"
+            print(f"  {name:<16} AUROC in the pool {tells:>5}   share at most {estimate:.2f}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from osp.bench.numbers import NO_NUMBER, TEST, Filled, Report, budgets, differences, meaning
+from osp.bench.numbers import TEST, Filled, Report, budgets, differences, meaning
 from osp.errors import printable
 from osp.files import make_folder, write_text
 
@@ -35,7 +35,7 @@ def cell_text(each: Filled, measure: str, own: bool) -> tuple[str, str]:
         deviation = each.deviation(measure)
         spread = f" ± {deviation:.{digits}f}" if deviation is not None else ""
         first = f"{mean:.{digits}f}{spread} ({len(each.values(measure))})"
-    signs = "".join(SIGNS[mark] for mark in each.marks) if first != NO_NUMBER else ""
+    signs = "".join(SIGNS[mark] for mark in each.marks) if mean is not None or not each.runs else ""
     paper = each.cell.paper if own else None
     second = "" if paper is None else f"paper {paper:g}" + (f", {mean - paper:+.1f}" if mean is not None else "")
     return first + (f" {signs}" if signs else ""), second

@@ -191,7 +191,7 @@ class T2T(Method):
         self.use_score(MatchingScore(network.feature_dim, task.num_classes))
         self.register_buffer("scores", torch.zeros(0))  # of the pool at the last refresh; larger = more OOD
         known = options.id_share or (task.id_share if options.cut_by == "share" else 0.0)
-        self.register_buffer("share", torch.tensor(known))  # of ID images in the pool; 0 where it was not estimated
+        self.register_buffer("share", torch.tensor(known))  # of ID images in the pool; 0 while nobody knows it
         self.register_buffer("kept_rows", torch.zeros(0, dtype=torch.bool))
         self.register_buffer("aside_rows", torch.zeros(0, dtype=torch.bool))
         self.register_buffer("cut", torch.zeros(2))  # kept up to the first score, set aside from the second
