@@ -105,10 +105,10 @@ def table(tasks: Sequence[Done]) -> str:
 def words(gain: Difference) -> str:
     """`+1.3 ± 0.5, p 0.03`."""
     if gain.error is None:
-        return f"{gain.mean:+.1f}"
+        return f"{gain.mean:+z.1f}"
     digits = 1 if gain.error >= 0.15 else 2
     p = f", p {gain.p:.2f}" if gain.measure == "accuracy" else ""
-    return f"{gain.mean:+.{digits}f} ± {gain.error:.{digits}f}{p}"
+    return f"{gain.mean:+z.{digits}f} ± {gain.error:.{digits}f}{p}"
 
 
 def draw(tasks: Sequence[Done]) -> Figure:
