@@ -11,13 +11,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from osp.bench.cells import Choice, expand
 from osp.bench.grid import find_grid
-from osp.bench.numbers import Difference, Report, differences, fill
+from osp.bench.numbers import NO_NUMBER, Difference, Report, differences, fill
 from osp.bench.store import Store
 from osp.cli.bench.options import choice_of
 from osp.report.figure import COLORS, MARKERS, own_style, save_png
@@ -72,7 +73,8 @@ class Done:
     report: Report
 
     def mean(self, row: str) -> str:
-        return f"{self.report.at(row, self.report.table.columns[0]).mean('accuracy'):.1f}"
+        found = self.report.at(row, self.report.table.columns[0]).mean("accuracy")
+        return NO_NUMBER if found is None else signed(found, 1).lstrip("+")
 
     def gains(self, measure: str) -> list[Difference]:
         """Of OSP: over the control, over T2T; fewer where they have not been run."""
@@ -105,10 +107,16 @@ def table(tasks: Sequence[Done]) -> str:
 def words(gain: Difference) -> str:
     """`+1.3 ± 0.5, p 0.03`."""
     if gain.error is None:
-        return f"{gain.mean:+z.1f}"
+        return signed(gain.mean, 1)
     digits = 1 if gain.error >= 0.15 else 2
     p = f", p {gain.p:.2f}" if gain.measure == "accuracy" else ""
-    return f"{gain.mean:+z.{digits}f} ± {gain.error:.{digits}f}{p}"
+    return f"{signed(gain.mean, digits)} ± {gain.error:.{digits}f}{p}"
+
+
+def signed(number: float, digits: int) -> str:
+    """Rounded half away from zero, as by hand; no sign before 0."""
+    rounded = Decimal(str(round(number, 6))).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
+    return f"{rounded:+z}" if rounded else f"{abs(rounded)}"
 
 
 def draw(tasks: Sequence[Done]) -> Figure:
