@@ -74,7 +74,7 @@ class Done:
 
     def mean(self, row: str) -> str:
         found = self.report.at(row, self.report.table.columns[0]).mean("accuracy")
-        return NO_NUMBER if found is None else signed(found, 1).lstrip("+")
+        return NO_NUMBER if found is None else str(rounded(found, 1))
 
     def gains(self, measure: str) -> list[Difference]:
         """Of OSP: over the control, over T2T; fewer where they have not been run."""
@@ -114,9 +114,14 @@ def words(gain: Difference) -> str:
 
 
 def signed(number: float, digits: int) -> str:
-    """Rounded half away from zero, as by hand; no sign before 0."""
-    rounded = Decimal(str(round(number, 6))).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
-    return f"{rounded:+z}" if rounded else f"{abs(rounded)}"
+    """Rounded; no sign before 0."""
+    found = rounded(number, digits)
+    return f"{found:+}" if found else str(abs(found))
+
+
+def rounded(number: float, digits: int) -> Decimal:
+    """Half away from zero, as by hand: 45.15 is 45.2."""
+    return Decimal(str(round(number, 6))).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
 
 
 def draw(tasks: Sequence[Done]) -> Figure:
