@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -181,6 +181,66 @@ def test_a_run_from_before_an_option_goes_on_as_it_began(monkeypatch: pytest.Mon
     assert build_method(old, task).options.softness == 0.0
     assert old.differences(Recipe(options={"softness": 0.0})) == []
     assert old.differences(Recipe(options={"softness": 0.5})) == ["softness is 0.0 there, 0.5 here"]
+
+
+class Fewer(FixMatch):
+    """FixMatch as it would be after it had, and lost, three options; one of them had come later itself."""
+
+    class Options(FixMatchOptions):
+        removed: ClassVar[dict[str, Any]] = {
+            "center": False,
+            "candidates": 8,
+            "late": Field(None, json_schema_extra={"before": None}),
+        }
+
+
+class Derived(Fewer):
+    """Removed options are inherited; one that is there again is an option as any other."""
+
+    class Options(Fewer.Options):
+        removed: ClassVar[dict[str, Any]] = {"tau": 1.0}
+        center: bool = False
+
+
+def test_an_option_that_was_taken_away_leaves_finished_runs_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = make_plan(Recipe(method="fixmatch"))
+    first = plain.changed(options={**plain.options, "center": False, "candidates": 8})  # from before `late`
+    second = plain.changed(options={**first.options, "late": None})
+    kept, other = first.identity(), plain.changed(options={**first.options, "center": True}).identity()
+    assert plain.identity() != kept
+    monkeypatch.setattr(registry._methods, "get", lambda name: Fewer)
+    today = make_plan(Recipe(method="fixmatch"))
+    assert "center" not in today.options
+    assert today.identity() == first.identity() == second.identity() == kept
+    assert plain.changed(options={**first.options, "center": True}).identity() == other != kept
+    assert plain.changed(options={**first.options, "late": 1}).identity() != kept
+
+
+def test_a_recipe_or_run_with_an_option_that_was_taken_away_goes_on_where_it_had_its_last_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = make_plan(Recipe(method="fixmatch"))
+    monkeypatch.setattr(registry._methods, "get", lambda name: Fewer)
+    assert make_plan(Recipe(method="fixmatch", options={"candidates": 8})).options == plain.options
+    with pytest.raises(UserError, match=r"'fixmatch' no longer has the option 'center': .* with False, and True was"):
+        make_plan(Recipe(method="fixmatch", options={"center": True}))
+    task = Task(num_classes=6, shape=(1, 8, 8), num_labeled=6, num_unlabeled=6, num_val=6)
+    assert "center" not in build_method(plain.changed(options={**plain.options, "center": False}), task).options
+    with pytest.raises(UserError, match="no longer has the option 'candidates'"):
+        build_method(plain.changed(options={**plain.options, "candidates": 9}), task)
+    assert plain.differences(Recipe(options={"center": False})) == []
+    assert plain.differences(Recipe(options={"center": True})) == ["center is False there, True here"]
+
+
+def test_removed_options_are_inherited_until_they_are_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry._methods, "get", lambda name: Derived)
+    assert registry.options_removed("fixmatch") == {"candidates": 8, "late": None, "tau": 1.0}
+
+
+@pytest.mark.parametrize("method", available())
+def test_a_removed_option_that_came_later_ended_as_it_began(method: str) -> None:
+    before, removed = registry.options_before(method), registry.options_removed(method)
+    assert [key for key in before.keys() & removed.keys() if before[key] != removed[key]] == []
 
 
 def test_the_identity_of_a_run_by_a_method_that_is_gone_or_a_file_needs_no_code(tmp_path: Path) -> None:
