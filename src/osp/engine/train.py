@@ -28,7 +28,7 @@ from osp.engine.trackers import check_trackers, tracked
 from osp.errors import UserError, user_path
 from osp.files import write_text
 from osp.methods.base import Method, Task
-from osp.methods.registry import get, options_before
+from osp.methods.registry import get, options_before, without_removed
 from osp.nets import build_network, set_batchnorm_momentum, spread
 from osp.predictor import Predictor, load, save_predictor
 from osp.randomness import key_to_seed
@@ -251,7 +251,7 @@ def build_method(plan: Plan, task: Task, network: nn.Module | None = None) -> Me
         raise UserError("This run has a network of your own: give the module again (network=...).")
     net = build_network(network if network is not None else plan.network, task.shape, task.num_classes)
     try:
-        options = kind.Options(**{**options_before(plan.method), **plan.options})
+        options = kind.Options(**without_removed(kind, {**options_before(plan.method), **plan.options}))
     except ValidationError as error:  # of a run that another version made
         raise UserError(explain(error, kind.Options, f"options of {kind.name}")) from None
     return kind(options, net, task)

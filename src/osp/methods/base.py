@@ -222,7 +222,13 @@ class Options(BaseModel):
     An option that is added to a method which has results says what the method did before: with
     `json_schema_extra={"before": VALUE}`, runs with that value are the same runs as those made without the option, and
     are found in the store. Such a mark stays, whatever becomes of the default.
+
+    An option that is taken away leaves its name and its last default in `removed`: the method now does what it did with
+    that value, so runs with it are the same runs as those made without the option. One that had a mark `before` moves
+    there with it, as `Field(VALUE, json_schema_extra={"before": VALUE})`; the two values must be the same.
     """
+
+    removed: ClassVar[dict[str, Any]] = {}
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 

@@ -100,17 +100,19 @@ class Plan(BaseModel):
     def identity(self) -> str | None:
         """A hash of all that affects the result, None for a module of the user's own.
 
-        Options that came later are left out where they say what the method did before.
+        Options that came later are left out where they say what the method did before; those that were taken away are
+        put back as they last were.
         """
-        from osp.methods.registry import options_before
+        from osp.methods.registry import options_before, options_removed, same
 
         if self.network == CUSTOM:
             return None
         values = {key: value for key, value in self.model_dump(mode="json").items() if key in IDENTITY}
         if self.method_content is not None:
             values["method"] = self.method_content
+        values["options"] = {**options_removed(self.method), **values["options"]}
         for key, value in options_before(self.method).items():
-            if _same(self.options.get(key, value), value):
+            if same(self.options.get(key, value), value):
                 values["options"].pop(key, None)
         text = json.dumps(values, sort_keys=True, ensure_ascii=False)
         return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
@@ -138,21 +140,21 @@ class Plan(BaseModel):
 
     def differences(self, recipe: Recipe) -> list[str]:
         """What a recipe asks for that this plan decided otherwise, by name; what may change is left out."""
-        from osp.methods.registry import options_before
+        from osp.methods.registry import options_before, options_removed, same
 
         mine, found = self.model_dump(mode="json"), []
-        mine["options"] = {**options_before(self.method), **mine["options"]}
+        mine["options"] = {**options_removed(self.method), **options_before(self.method), **mine["options"]}
         asked = recipe.asked()
         for key, value in asked.items():
             if key == "options":
                 found += [
                     f"{name} is {mine['options'].get(name)!r} there, {given!r} here"
                     for name, given in value.items()
-                    if not _same(mine["options"].get(name), given)
+                    if not same(mine["options"].get(name), given)
                 ]
             elif key == "method" and value != self.method and file_content(value) == (self.method_content or ""):
                 continue  # the same file in another place
-            elif key not in FREE and not _same(mine[key], value):
+            elif key not in FREE and not same(mine[key], value):
                 found.append(f"{key} is {mine[key]!r} there, {value!r} here")
         return found
 
@@ -162,13 +164,6 @@ class Plan(BaseModel):
         if "method" in recipe.asked():
             given["method"] = recipe.method
         return self.changed(**given)
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Equal as JSON, 1 and 1.0 being the same number."""
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other)
 
 
 def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None) -> Plan:
@@ -254,7 +249,9 @@ def check_data_names(recipe: Recipe, data: str) -> None:
 def decide_options(method: Any, preset: Preset, data: str, by_scale: dict[str, Any], given: dict[str, Any]) -> Any:
     """The method's options: its defaults, the preset's, the scale's, and what was asked."""
     from osp.methods.base import published_options
+    from osp.methods.registry import without_removed
 
+    given = without_removed(method, given)
     published = published_options(method, data) if preset == "paper" else {}
     known = method.Options.model_fields
     for key in given:
