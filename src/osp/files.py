@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from osp.errors import UserError
 
@@ -135,15 +136,32 @@ def flush_folder(folder: Path) -> None:
             os.close(handle)
 
 
+NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+"""Of `os.open`: a link is refused with ELOOP, where the system can do so."""
+
+
+def open_at_end(path: Path, mode: Literal["ab", "a+b"] = "ab") -> BinaryIO:
+    """A regular file that is no link, opened to add to it, made where there is none; with the system's own errors."""
+    if not NO_LINK and path.is_symlink():
+        raise OSError(errno.ELOOP, "it is a link", str(path))
+    kind = os.O_RDWR if "+" in mode else os.O_WRONLY
+    try:
+        handle = os.open(path, kind | os.O_APPEND | os.O_CREAT | NO_LINK | getattr(os, "O_NONBLOCK", 0), 0o666)
+    except OSError as error:
+        raise OSError(error.errno, "it is a link", str(path)) if error.errno == errno.ELOOP else error from None
+    if not stat.S_ISREG(os.fstat(handle).st_mode):  # a pipe, a device
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is no file", str(path))
+    return open(handle, mode)
+
+
 def append_text(path: Path, text: str) -> None:
     """Add text at the end of a file that is no link."""
     try:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-        with open(os.open(path, flags, 0o666), "a", encoding="utf-8") as file:
-            file.write(text)
+        with open_at_end(path) as file:
+            file.write(text.encode())
     except OSError as error:
-        reason = "it is a link" if error.errno == errno.ELOOP else error.strerror or str(error)
-        raise UserError(f"Cannot write {path}: {reason}. Go on with --resume.") from error
+        raise UserError(f"Cannot write {path}: {error.strerror or error}. Go on with --resume.") from error
 
 
 def make_folder(path: Path) -> None:

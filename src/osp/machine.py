@@ -1,9 +1,11 @@
-"""What this machine has: memory and cores, as far as the system tells."""
+"""What this machine has: memory and cores, as far as the system tells; and how its Python is started."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 GIGABYTE = 2**30
@@ -30,6 +32,25 @@ def threads(workers: int, of: int | None = None) -> int:
     most = int(asked) if asked.isdecimal() and int(asked) else None
     each = max(1, (of or cores()) // workers)
     return each if most is None else min(each, most)
+
+
+def python() -> list[str]:
+    """The beginning of every command that starts Python: -P, so that no file of the working folder is imported."""
+    return [sys.executable, "-P"]
+
+
+@contextlib.contextmanager
+def safe_path() -> Iterator[None]:
+    """The same for processes whose commands others make: in here, Python is started with PYTHONSAFEPATH."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before
 
 
 def in_gigabytes(count: float) -> str:

@@ -158,3 +158,14 @@ def test_an_unknown_method_in_a_file_is_refused() -> None:
 def test_seeds_that_mean_nothing_are_refused(text: str) -> None:
     with pytest.raises(UserError, match="--seeds"):
         parse_seeds(text)
+
+
+@pytest.mark.parametrize(
+    "name", ["/tmp/README", "../../x", "..", "", "a/b", "a\\\\b", "a b", "x\\0", "C:x", "n" * 101, ".hidden"]
+)
+def test_a_grid_file_cannot_say_where_its_table_is_written(tmp_path: Path, name: str) -> None:
+    (tmp_path / "my table.yaml").write_text(f'title: t\nmethods: [osp]\nname: "{name}"\n')
+    with pytest.raises(UserError, match="Use letters, digits, dots, dashes and underscores"):
+        find_grid(str(tmp_path / "my table.yaml"))
+    (tmp_path / "my table.yaml").write_text("title: t\nmethods: [osp]\n")
+    assert find_grid(str(tmp_path / "my table.yaml")).name == "my table"

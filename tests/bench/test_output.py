@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from helpers.stores import finished
+from helpers.strangers import payload
 from osp.bench.cells import Choice, Table, expand
 from osp.bench.grid import Grid, Paper
 from osp.bench.numbers import Report, budgets, check_row, differences, fill, sign_flip
@@ -145,3 +146,15 @@ def test_smaller_is_better_for_some_numbers_and_neither_for_others(tmp_path: Pat
 def test_an_unknown_row_is_refused_with_a_near_miss() -> None:
     with pytest.raises(UserError, match=r"--against 'supervized': mine has no such row. Did you mean 'supervised'\?"):
         check_row(expand(grid(), CHOICE), "supervized")
+
+
+def test_showing_a_store_runs_no_method_file_that_a_stored_plan_names(tmp_path: Path) -> None:
+    ran = payload(tmp_path / "payload.py")
+    report = filled(tmp_path, (1.0,))
+    for run in report.runs:
+        changed = run.plan.changed(method=str(tmp_path / "payload.py"), method_content=None)
+        run.folder.plan.write_text(changed.dump())
+    report = fill(Store(tmp_path / "store"), report.table)
+    assert len(write([report], tmp_path / "out")) == 4
+    assert budgets(report)[0].validation == "10 per class: nothing"
+    assert not ran.exists()

@@ -106,8 +106,8 @@ def test_the_script_says_what_a_run_needs_and_survives_odd_names(tmp_path: Path)
         ["bash", "-c", "exec() { printf '%s\\n' \"$@\"; }; source \"$0\"", str(script)],
         capture_output=True, text=True, check=True,
     ).stdout.splitlines()  # fmt: skip
-    assert words[3] == str(store.root)
-    assert read_list(Path(words[4])) == [job.anywhere() for job in jobs(store, 0, 1, 2)]
+    assert words[4] == str(store.root)
+    assert read_list(Path(words[5])) == [job.anywhere() for job in jobs(store, 0, 1, 2)]
     assert re.search(r'--output="[^"]*100%%/\.logs/slurm-%A_%a\.log"', text)
 
 

@@ -14,8 +14,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from helpers import strangers
 from helpers.pairs import free_port, in_two, wait_for
 from helpers.runs import weights
+from helpers.strangers import trap
 from osp import Recipe, distributed
 from osp.engine.checkpoint import load_checkpoint
 from osp.engine.devices import check_several
@@ -236,3 +238,11 @@ def test_devices_that_processes_cannot_share_are_told(monkeypatch: pytest.Monkey
     with pytest.raises(UserError, match=r"3 processes were started here, but this machine has 1 CUDA device\. Start 1"):
         check_several("auto", 3)
     check_several("cpu", 3)
+
+
+def test_no_process_of_a_run_imports_a_module_of_the_working_folder(tmp_path: Path) -> None:
+    (folder := tmp_path / "work").mkdir()
+    ran = trap(folder)
+    done = strangers.osp(folder, "train", *SETTINGS, "--method", "supervised", "--out", "run", "--devices", "2")
+    assert done.returncode == 0, done.stderr
+    assert not ran.exists()

@@ -93,3 +93,30 @@ def test_the_estimator_takes_and_remembers_it(tmp_path: Path, monkeypatch: pytes
     assert (loaded.predict_proba(images) == made.predict_proba(images)).all()
     with pytest.raises(UserError, match="no such folder"):
         RobustClassifier(backbone="hf:./nothing").fit(images, [0, 1] * 4)
+
+
+def test_no_hub_is_asked_for_a_backbone_that_only_an_earlier_fit_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OSP_CACHE", str(tmp_path / "cache"))
+    for color, number in (("red", 0), ("blue", 2)):
+        (tmp_path / "sorted" / color).mkdir(parents=True)
+        for seed in range(3):
+            write_photo(tmp_path / "sorted" / color / f"{seed}.png", 10 * number + seed)
+    net = save(tmp_path / "net", "dinov2")
+    words = ("fit", tmp_path / "sorted", "--no-page", "--out")
+    assert osp(monkeypatch, *words, tmp_path / "first", "--backbone", f"hf:{net}") == 0
+    path = tmp_path / "first" / "result.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "backbone": "hf:attacker/beacon"}))
+    asked: list[object] = []
+
+    def download(*given: object, **more: object) -> str:
+        asked.append(more["local_files_only"])
+        raise OSError("nothing there")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert osp(monkeypatch, *words, tmp_path / "second", "--from", tmp_path / "first") == 2
+    assert "--from looks at photos with hf:attacker/beacon. It is not on this machine" in capsys.readouterr().err
+    assert asked == [True]
+    assert osp(monkeypatch, *words, tmp_path / "second", "--from", tmp_path / "first", "--backbone", "hf:x/y") == 2
+    assert asked == [True, False]

@@ -47,6 +47,8 @@ MEASURES = {
 }
 LOWER = ("fpr95", "calibration_error", "seconds")
 """Smaller is better."""
+NAME = re.compile(r"\w[\w.-]{0,99}")
+"""What a grid file may call itself: files are written under this name, beside others' and never elsewhere."""
 NEITHER = ("angle", "interclass_variance", "purity", "recall")
 """Neither is better: nothing is bold."""
 
@@ -171,6 +173,11 @@ def find_grid(name: str) -> Grid:
 def read_grid(path: Path) -> Grid:
     """A grid file, validated."""
     fields = read_fields(path, "grid file")
+    if not NAME.fullmatch(str(fields.get("name", "table"))):
+        raise UserError(
+            f"{path}: name {short(fields['name'])} will not do: the files of a table are called after it. Use letters, "
+            "digits, dots, dashes and underscores, at most 100."
+        )
     try:
         grid = Grid(**{"name": path.stem, **fields})
     except ValidationError as error:

@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from osp.bench.jobs import Job
 from osp.bench.run import Ended
 from osp.bench.store import Store
 from osp.bench.worker import STOPPED, forked
-from osp.machine import threads
+from osp.machine import python, safe_path, threads
 
 PRELOADED = ["osp.engine.train", "osp.bench.worker", "osp.report.picture", "sklearn.metrics"]
 """What every run needs, and what takes long to import."""
@@ -66,16 +65,17 @@ class Run:
     """The process of one run: forked where the system has a fork server, else started anew."""
 
     def __init__(self, store: Store, name: str, recipe: dict[str, Any]) -> None:
-        log = store.log(name)
         self._process: Any
+        log = store.open_log(name)  # refused here where it cannot be one
         if "forkserver" in multiprocessing.get_all_start_methods():
             forks = multiprocessing.get_context("forkserver")
             forks.set_forkserver_preload(PRELOADED)
-            self._process = forks.Process(target=forked, args=(store.root, name, recipe, log))
-            self._process.start()
+            self._process = forks.Process(target=forked, args=(store.root, name, recipe))
+            with safe_path():  # the fork server is started with the first of them
+                self._process.start()
         else:
-            with open(log, "ab") as file:
-                self._process = start_worker(store.root, name, recipe, file.fileno())
+            self._process = start_worker(store.root, name, recipe, log.fileno())
+        log.close()
 
     def exit_code(self) -> int | None:
         """None while it runs; minus the number of the signal that ended it."""
@@ -91,7 +91,7 @@ class Run:
 
 def start_worker(store: Path, name: str, recipe: dict[str, object], log: int) -> subprocess.Popen[bytes]:
     """A process for one run, which ends with this one; what it prints goes to its log."""
-    command = [sys.executable, "-m", "osp.bench.worker", str(store), name, str(os.getpid())]
+    command = [*python(), "-m", "osp.bench.worker", str(store), name, str(os.getpid())]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
     )  # a session of its own: Ctrl-C reaches it once, from us
@@ -105,7 +105,9 @@ def start_worker(store: Path, name: str, recipe: dict[str, object], log: int) ->
 
 
 def last_line(path: Path) -> str:
-    """What a process said last."""
+    """What a process said last, in a log that is no link."""
+    if path.is_symlink():
+        return ""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     except OSError:

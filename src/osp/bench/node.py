@@ -68,7 +68,7 @@ def carry_out(
 
 def _work(store: Store, name: str, recipe: dict[str, Any]) -> int:
     """How the run's process ended; where this one is interrupted, that one saves and ends first."""
-    with open(store.log(name), "ab") as log:
+    with store.open_log(name) as log:
         process = start_worker(store.root, name, recipe, log.fileno())
     try:
         return process.wait()

@@ -233,16 +233,18 @@ class Budget:
 
 
 def budgets(report: Report) -> list[Budget]:
-    """Of every row that was run: means over its runs."""
+    """Of every row that was run: means over its runs. The method is the one that was asked for: a stored plan, which
+    may be a stranger's, names no code that is run."""
     from osp.methods.registry import get
 
     found = []
     for row in report.table.rows:
-        runs = [run for each in report.filled if each.cell.row == row for run in each.runs]
+        cells = [each for each in report.filled if each.cell.row == row and each.runs]
+        runs = [run for each in cells for run in each.runs]
         if runs:
             means = [statistics.fmean(number(r.result, key) or 0 for r in runs) for key in COSTS]
             counts = sorted({run.plan.val_per_class for run in runs})
-            used = f"{' or '.join(map(str, counts))} per class: {get(runs[0].plan.method).validation}"
+            used = f"{' or '.join(map(str, counts))} per class: {get(cells[0].cell.plans[0].method).validation}"
             found.append(Budget(row, means[0], means[1], means[2], used))
     return found
 

@@ -28,6 +28,7 @@ from osp.bench.jobs import Job
 from osp.bench.store import Status, Store
 from osp.errors import UserError, printable
 from osp.files import make_folder, write_text
+from osp.machine import python
 
 LARGEST_ARRAY = 1000
 """Tasks of one array, which Slurm limits to this if nobody says otherwise; each does as many runs as it takes."""
@@ -94,7 +95,7 @@ def script_text(store: Store, listed: Path, name: str, tasks: int, cpus: int, gp
         f"#SBATCH --signal=B:TERM@{WARNING}",
         f"cd {shlex.quote(os.getcwd())}",
     ]
-    command = [sys.executable, "-m", "osp.bench.slurm", str(store.root), str(listed), str(cpus)]
+    command = [*python(), "-m", "osp.bench.slurm", str(store.root), str(listed), str(cpus)]
     return "\n".join([*lines, f"exec {shlex.join(command)}", ""])
 
 

@@ -10,7 +10,6 @@ import json
 import platform
 import resource
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ import torch
 
 from osp.bench.workload import CASES, FORMS, AsPublished, Bare, Case, Ours
 from osp.errors import UserError
+from osp.machine import python
 from osp.recipe.plan import default_steps
 
 Say = Callable[[str], None]
@@ -121,7 +121,7 @@ def growth(repeats: int, say: Say, values: dict[str, list[int]] = GROWTH) -> dic
 def peak_memory(form: str, network: str) -> float:
     """Megabytes that two steps of a form need beyond what the libraries take, in a process of its own."""
     code = f"from osp.bench.speed import use_memory; use_memory({form!r}, {network!r})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run([*python(), "-c", code], capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(f"The measurement of memory failed: {done.stderr.strip().splitlines()[-1]}")
     return float(done.stdout)

@@ -22,11 +22,11 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from osp.bench.claims import Claims, is_locked
 from osp.errors import UserError
-from osp.files import make_folder, write_text
+from osp.files import make_folder, open_at_end, write_text
 from osp.recipe import Plan
 from osp.runs.folder import RunFolder
 from osp.runs.schema import DataKeys, Note, check, read_json
@@ -118,6 +118,13 @@ class Store:
 
     def log(self, name: str) -> Path:
         return self.logs / f"{name}.log"
+
+    def open_log(self, name: str) -> BinaryIO:
+        """The log of a run, to add to it; never through a link."""
+        try:
+            return open_at_end(self.log(name))
+        except OSError as error:
+            raise UserError(f"The log {self.log(name)} cannot be written: {error.strerror or error}.") from None
 
     # Finding
 

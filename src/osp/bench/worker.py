@@ -33,15 +33,22 @@ def main() -> int:
     return work(store, name, fields)
 
 
-def forked(root: Path, name: str, fields: dict[str, Any], log: Path) -> None:
+def forked(root: Path, name: str, fields: dict[str, Any]) -> None:
     """The same in a process that was forked from one which has everything loaded."""
     os.setsid()  # a session of its own: Ctrl-C reaches it once, from the bench
     sys.stdout.flush()
-    with open(log, "ab") as file:
+    threading.Thread(target=follow, args=(os.getppid(),), daemon=True).start()
+    sys.exit(told(lambda: logged(root, name, fields)))
+
+
+def logged(root: Path, name: str, fields: dict[str, Any]) -> int:
+    """`work`, what it prints going to its log."""
+    from osp.bench.store import Store
+
+    with Store(root).open_log(name) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    threading.Thread(target=follow, args=(os.getppid(),), daemon=True).start()
-    sys.exit(told(lambda: work(root, name, fields)))
+    return work(root, name, fields)
 
 
 def told(job: Callable[[], int]) -> int:
@@ -94,7 +101,7 @@ def train_claimed(store: Any, name: str, fields: dict[str, Any]) -> int:
         set_damage_aside(folder)
         (folder.path / "run.json").unlink(missing_ok=True)  # of an earlier failure
         if folder.begun():  # by the plan that is there: its words may differ, its identity does not
-            free = {key: value for key, value in recipe.asked().items() if key in FREE}
+            free = {key: value for key, value in recipe.asked().items() if key in (*FREE, "method")}
             train(Recipe(**free), folder.path, resume=True)
         else:
             train(recipe, folder.path)

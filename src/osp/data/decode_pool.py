@@ -21,6 +21,7 @@ import numpy as np
 
 from osp.data import decode as decoder
 from osp.data.decode import Place
+from osp.machine import python
 
 Chunk = tuple[np.ndarray, list[tuple[int, str]]]
 
@@ -117,8 +118,7 @@ class _Pool:
 class _Worker:
     def __init__(self, size: int) -> None:
         self._size = size
-        # -P: the script's own folder stays off the path, so that no module in it can stand in for another
-        command = [sys.executable, "-P", decoder.__file__, str(size)]
+        command = [*python(), decoder.__file__, str(size)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )

@@ -6,12 +6,12 @@ import logging
 import math
 import os
 import signal
-import sys
 import uuid
 from collections.abc import Sequence
 from typing import Any
 
 from osp.errors import UserError
+from osp.machine import python
 
 LOST = 75
 """Exit code of a process that gave up because another was gone: it is not the reason (EX_TEMPFAIL)."""
@@ -55,7 +55,8 @@ def launch(devices: int, nodes: int, arguments: Sequence[str], again: str) -> in
         max_restarts=0,
     )
     try:
-        elastic_launch(config, sys.executable)("-m", "osp", *arguments)
+        command, *flags = python()
+        elastic_launch(config, command)(*flags, "-m", "osp", *arguments)
     except ChildFailedError as error:
         return _why(error.failures, again)
     except SignalException:

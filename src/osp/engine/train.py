@@ -28,7 +28,7 @@ from osp.engine.trackers import check_trackers, tracked
 from osp.errors import UserError, user_path
 from osp.files import write_text
 from osp.methods.base import Method, Task
-from osp.methods.registry import get, options_before, without_removed
+from osp.methods.registry import get, is_file, options_before, without_removed
 from osp.nets import build_network, set_batchnorm_momentum, spread
 from osp.predictor import Predictor, load, save_predictor
 from osp.randomness import key_to_seed
@@ -197,10 +197,12 @@ def stored_plan(folder: RunFolder, recipe: Recipe) -> Plan:
             + "\nResume it without changing them, or start a new run with another --out."
         )
     plan = plan.moved(recipe)
-    if plan.method_content is not None and recipe.method is None:
-        raise UserError(f"This run was trained by the method file {plan.method}. If you trust it, name it: method=...")
-    if plan.method_content is not None and file_content(plan.method) != plan.method_content:
-        raise UserError(f"The method file {plan.method} has changed since the run in {folder.path} began.")
+    if (is_file(plan.method) or plan.method_content is not None) and recipe.method is None:
+        raise UserError(
+            f"This run was trained by the method file {plan.method}. If you trust it, name it: --method {plan.method}"
+        )
+    if (file_content(plan.method) or None) != plan.method_content:
+        raise UserError(f"The method file {plan.method} is not the one that the run in {folder.path} began with.")
     return plan
 
 

@@ -195,6 +195,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             model = load_model(path, PLAIN if plain else backbone)
             name = "lite0" if plain else SAVED_AS.get(model.backbone.name, model.backbone.name)
             made = cls(backbone or name, float(facts["accept"]), facts["random_state"])
+            made._named_by_folder = None if backbone else name  # no hub is asked for what a folder names
             made.input_ = facts["input"]
             if classes.shape != (len(model.instant.class_names),):
                 raise ValueError(f"{classes.shape} classes")
@@ -235,7 +236,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if isinstance(self.backbone, Backbone):
             return self.backbone
         try:
-            return _opened(str(self.backbone))
+            return _opened(str(self.backbone), fetch=self.backbone != getattr(self, "_named_by_folder", None))
         except UserError as error:
             raise InputError(str(error)) from None
 
@@ -247,9 +248,9 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 @lru_cache(maxsize=1)
-def _opened(name: str) -> Backbone:
+def _opened(name: str, fetch: bool) -> Backbone:
     """Loaded once, and outside the estimator, so that a pickle of it does not carry the network."""
-    return open_backbone(name)
+    return open_backbone(name, fetch)
 
 
 def is_unlabeled(y: np.ndarray) -> np.ndarray:

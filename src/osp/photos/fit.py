@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from osp.errors import UserError, user_path
+from osp.errors import UserError, printable, user_path
 from osp.files import check_writable
 from osp.methods.registry import get
 from osp.nets.pretrained import Backbone
@@ -85,13 +85,14 @@ def fit(
         get(method).check_shape((1,))  # an unknown one, or one that needs pixels, is refused before any work
     before = None if earlier is None else result_of(user_path(earlier))
     old = [] if earlier is None else labels_of(user_path(earlier))
+    asked = backbone
     if before is not None:
         pile_dir, backbone = pile_dir or before["pile"], backbone or before["backbone"]
     labeled_files, classes = list_sorted(user_path(sorted_dir), old)
     pile_files = list_pile(None if pile_dir is None else user_path(pile_dir))
     test_files = Listed() if test is None else list_test(user_path(test), classes)
     say(what_there_is(labeled_files, classes, pile_files, test_files))
-    network = backbone if isinstance(backbone, Backbone) else open_backbone(backbone or "lite0")
+    network = backbone if isinstance(backbone, Backbone) else _open(backbone or "lite0", asked is not None)
     say(
         f"Looking at them with {network.name}, pretrained and frozen, at {network.size}x{network.size} pixels: with "
         "few labels its features teach more than pixels. They are computed once and kept in the cache."
@@ -151,6 +152,14 @@ def fit(
     }
     write_fit(folder, model, photos, result, started)
     return Fit(folder, result, model)
+
+
+def _open(name: str, asked: bool) -> Backbone:
+    """The backbone of this name; one that only the folder of an earlier fit names is never fetched."""
+    try:
+        return open_backbone(name, fetch=asked)
+    except UserError as error:
+        raise error if asked else UserError(f"--from looks at photos with {printable(name)}. {error}") from None
 
 
 def _all_sorted(photos: Photographs) -> bool:

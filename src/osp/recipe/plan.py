@@ -152,8 +152,8 @@ class Plan(BaseModel):
                     for name, given in value.items()
                     if not same(mine["options"].get(name), given)
                 ]
-            elif key == "method" and value != self.method and file_content(value) == (self.method_content or ""):
-                continue  # the same file in another place
+            elif key == "method" and self.method_content is not None and file_content(value) == self.method_content:
+                continue  # the same file, perhaps in another place
             elif key not in FREE and not same(mine[key], value):
                 found.append(f"{key} is {mine[key]!r} there, {value!r} here")
         return found

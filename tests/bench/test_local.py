@@ -1,0 +1,101 @@
+"""Processes on this machine: what they run, and where they write."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from helpers.stores import plan_of
+from helpers.strangers import METHOD, environment, osp, payload, trap
+from osp import Recipe
+from osp.bench.jobs import jobs_for
+from osp.bench.local import Processes, Run, last_line, start_worker
+from osp.bench.run import run_jobs
+from osp.bench.slurm import write_array
+from osp.bench.store import Store
+from osp.bench.worker import logged
+from osp.engine.train import train
+from osp.errors import UserError
+
+GRID = "title: t\nmethods: [supervised]\ndatasets: [digits]\nfields: {steps: 2, options: {batch: 8}}\n"
+
+
+@pytest.fixture
+def trapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with modules of a stranger in it."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    trap(folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    return folder
+
+
+def test_no_run_of_a_bench_imports_a_module_of_the_working_folder(trapped: Path) -> None:
+    (trapped / "g.yaml").write_text(GRID)
+    done = osp(trapped, "bench", "g.yaml", "--scale", "demo", "--store", "store", "--out", "out")
+    assert done.returncode == 0, done.stderr
+    assert (trapped / "out/g.md").exists()
+    assert not (trapped / "ran").exists()
+
+
+def test_a_worker_that_is_started_anew_imports_no_module_of_the_working_folder(trapped: Path, tmp_path: Path) -> None:
+    log = os.open(tmp_path / "log", os.O_CREAT | os.O_WRONLY)
+    assert start_worker(tmp_path / "store", "x", {"method": "no-such"}, log).wait(120) == 2
+    os.close(log)
+    assert "Unknown method" in (tmp_path / "log").read_text()
+    assert not (trapped / "ran").exists()
+
+
+def test_the_script_of_an_array_imports_no_module_of_the_working_folder(trapped: Path, tmp_path: Path) -> None:
+    store, plan = Store(tmp_path / "store"), plan_of(data="mnist", data_dir=str(tmp_path / "nowhere"))
+    script = write_array(store, jobs_for(store, [Recipe(**plan.recipe)], [plan]), "t", 1, None, 1)
+    done = subprocess.run(["bash", script], capture_output=True, text=True, timeout=120, env=environment())
+    assert "nowhere" in done.stderr
+    assert not (trapped / "ran").exists()
+
+
+def test_a_run_by_a_method_file_goes_on_in_a_store_and_a_stored_plan_names_no_code(tmp_path: Path) -> None:
+    """The file is the one that the bench names: what a plan in the store says instead is refused."""
+    (tmp_path / "mine.py").write_text(METHOD)
+    plan = plan_of(method=str(tmp_path / "mine.py"), options={"batch": 8})
+    store = Store(tmp_path / "store")
+    jobs = jobs_for(store, [Recipe(**plan.recipe)], [plan])
+    folder = store.folder_for(plan)
+
+    def run() -> dict[str, str]:
+        return run_jobs(store, jobs, Processes(store, 1), lambda text: None, lambda waiting: "").failed
+
+    store.create()
+    train(Recipe(**plan.recipe), folder.path)
+    folder.result.unlink()
+    ran = payload(tmp_path / "evil.py")
+    whole = folder.plan.read_text()
+    for content in (None, plan.method_content):
+        changed = plan.changed(method=str(tmp_path / "evil.py"), method_content=content)
+        folder.plan.write_text(changed.dump())
+        run()
+        assert not ran.exists()
+    folder.plan.write_text(whole)
+    assert run() == {}
+    assert folder.read_result() is not None
+
+
+@pytest.mark.parametrize("fork", [True, False])
+def test_no_log_is_written_through_a_link(tmp_path: Path, fork: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, plan = Store(tmp_path / "store"), plan_of(options={"batch": 8})
+    store.create()
+    name = store.folder_for(plan).path.name
+    (victim := tmp_path / "victim").write_text("mine\n")
+    store.log(name).symlink_to(victim)
+    if not fork:
+        monkeypatch.setattr("multiprocessing.get_all_start_methods", lambda: ["spawn"])
+    with pytest.raises(UserError, match="it is a link"):
+        Run(store, name, plan.recipe)
+    with pytest.raises(UserError, match="it is a link"):
+        logged(store.root, name, plan.recipe)
+    assert last_line(store.log(name)) == ""
+    assert victim.read_text() == "mine\n"
