@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from osp.data import ImageSet, load
-from osp.data.gather import Images
+from osp.data.images import Images
 from osp.data.stream import Stream
 from osp.data.views import Augmenter
 from osp.engine.optim import build_optimizer

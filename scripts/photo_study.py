@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import ttest_rel  # type: ignore[import-untyped]
 
-from osp.data.listing import list_images
+from osp.data.folders import list_images
 from osp.evaluate.metrics import detection
 from osp.nets.pretrained import efficientnet_lite0
 from osp.photos.estimates import calibration_error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
@@ -36,6 +36,16 @@ def suggest(word: str, known: Iterable[str]) -> str:
     if near:
         return f" Did you mean {near[0]!r}?"
     return f" Choose from: {', '.join(choices)}." if choices else ""
+
+
+def first_few(names: Sequence[str], most: int = 5) -> str:
+    """Up to `most` of these names, and how many more there are.
+
+    >>> first_few(["a", "b"]), first_few("abcdefg")
+    ('a; b', 'a; b; c; d; e; and 2 more')
+    """
+    more = f"; and {len(names) - most} more" if len(names) > most else ""
+    return "; ".join(names[:most]) + more
 
 
 JOINERS = "\u200c\u200d"

@@ -53,11 +53,16 @@ class Plugins(Generic[T]):
         point = self.installed().get(name)
         if point is None:
             return None
+        origin = f" of the package {point.dist.name}" if point.dist is not None else ""
+        what = f"The {self.kind} {name!r}{origin} cannot be loaded"
         try:
-            return self.read(point.load())
+            found = point.load()
         except Exception as error:  # code of others: whatever it raises is theirs to mend
-            origin = f" of the package {point.dist.name}" if point.dist is not None else ""
-            raise UserError(f"The {self.kind} {name!r}{origin} cannot be loaded: {error}") from error
+            raise UserError(f"{what}: {type(error).__name__}: {error}") from error
+        try:
+            return self.read(found)
+        except Exception as error:
+            raise UserError(f"{what}: {error}") from error
 
 
 @cache

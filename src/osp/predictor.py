@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from torch import Tensor, nn
 
 from osp import scores
-from osp.data.fit import fit_images
+from osp.data.resize import fit_images
 from osp.engine.checkpoint import load_checkpoint, load_state, prefixed, save_checkpoint, unprefixed
 from osp.engine.evaluation import Evaluation, thresholds
 from osp.errors import UserError, suggest

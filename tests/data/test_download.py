@@ -149,11 +149,11 @@ def test_loading_a_missing_set_fetches_it(
     assert callable(real_data)
     raw = real_data("mnist") / "MNIST" / "raw"
     remotes = []
-    for remote in mnist.REMOTES:
+    for remote in mnist.MNIST.remotes:
         server.files[remote.file] = (raw / remote.file).read_bytes()
         remotes.append(Remote(remote.url, hashlib.md5(server.files[remote.file]).hexdigest(), remote.folder))
     # the packed files are the published ones compressed anew, so their sums are other ones
-    monkeypatch.setattr(mnist, "REMOTES", tuple(remotes))
+    monkeypatch.setattr(mnist.MNIST, "remotes", tuple(remotes))
     monkeypatch.setenv("OSP_MIRROR", server.url)
     train, test = osp.data.load("mnist", tmp_path)
     assert test is not None

@@ -14,8 +14,7 @@ import pytest
 from PIL import Image
 
 from osp.data import load
-from osp.data.by_row import ByRow
-from osp.data.gather import Images, match
+from osp.data.images import ByRow, Images, match
 from osp.errors import UserError
 
 SIDE = 16

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from osp.data.imageset import ImageSet
+from osp.data.images import ImageSet
 from osp.data.split import Split, SplitSpec, make_split, paper_split, spec_for
-from osp.data.split_counts import even_counts, proportional_counts
+from osp.data.split_spec import even_counts, proportional_counts
 from osp.errors import UserError
 
 MNIST_TRAIN = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)

@@ -10,11 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from osp import UserError
-from osp.data.feature_views import FeatureViews
-from osp.data.gather import Images
-from osp.data.pixel_views import PixelViews
+from osp.data.images import Images
 from osp.data.split import Split
-from osp.data.view_source import ViewSource
+from osp.data.view_source import FeatureViews, PixelViews, ViewSource
 from osp.data.views import Augmenter
 from osp.engine.batches import Feed
 from osp.engine.passes import FeedPool, map_images

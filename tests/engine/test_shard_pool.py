@@ -145,7 +145,7 @@ def test_a_pool_larger_than_the_limit_on_all_memory_of_the_process(tmp_path: Pat
 def test_a_run_on_shards_that_was_stopped_goes_on_as_if_it_had_not_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("osp.data.shard_stream.MIXED", 16)
+    monkeypatch.setattr("osp.data.stream.MIXED", 16)
     data, shards = labeled_folder(tmp_path / "data", 16), shard_folder(tmp_path / "shards", 60, 16, 10)
     wanted = recipe(data, shards, 16, network="cnn", threads=1)
     whole = run(wanted, tmp_path / "whole")

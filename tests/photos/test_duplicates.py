@@ -11,7 +11,7 @@ import pytest
 from PIL import Image, ImageEnhance
 from small_backbone import small_backbone
 
-from osp.data.listing import list_images
+from osp.data.folders import list_images
 from osp.photos import duplicates
 from osp.photos.duplicates import differences, find_duplicates
 from osp.photos.features import compute, thumbnail

@@ -32,7 +32,7 @@ def datasets(
     """
     from osp.data import data_dir as folder_of
     from osp.data import describe
-    from osp.data.sources.base import check_root
+    from osp.data.folders import check_root
 
     if data_dir is not None:
         user_path(data_dir)

@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from osp.data.imageset import ImageSet
-from osp.data.registry import available, get
+from osp.data.images import ImageSet
 from osp.data.source import (
     Description,
     Progress,
@@ -18,7 +17,9 @@ from osp.data.source import (
     Source,
     SourceInfo,
     SplitDefaults,
+    available,
     described,
+    get,
 )
 from osp.errors import UserError, user_path
 

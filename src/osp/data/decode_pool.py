@@ -8,7 +8,6 @@ threads nor need the user's script to guard its main module.
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import subprocess
 import sys
@@ -21,7 +20,7 @@ import numpy as np
 
 from osp.data import decode as decoder
 from osp.data.decode import Place
-from osp.machine import python
+from osp.machine import cores, python
 
 Chunk = tuple[np.ndarray, list[tuple[int, str]]]
 
@@ -32,16 +31,11 @@ CHUNK = 32
 """Files handed to a worker at once: few, for large photographs take a tenth of a second each and progress must show."""
 
 
-def usable_cores() -> int:
-    """Cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def decode_all(paths: Sequence[Place], size: int, workers: int | None = None) -> Iterator[Chunk]:
     """Chunks of (images, [(position in paths, reason)]) in the order of `paths`, a few megabytes each."""
     step = max(1, min(CHUNK, (4 << 20) // (3 * size * size)))
     starts = range(0, len(paths), step)
-    workers = min(workers or usable_cores(), 16, len(starts))
+    workers = min(workers or cores(), 16, len(starts))
     if len(paths) < WORTH_A_PROCESS or workers < 1 or not sys.executable:
         chunks: Iterator[Chunk] = (decoder.decode_many(paths[start : start + step], size) for start in starts)
         yield from _placed(chunks, starts)

@@ -19,14 +19,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from osp.data import cache
-from osp.data.by_row import ByRow
 from osp.data.decode import Unreadable, decode
 from osp.data.decode_pool import decode_all
-from osp.data.imageset import PixelKey
-from osp.data.listing import EXTENSIONS
+from osp.data.folders import EXTENSIONS
+from osp.data.images import ByRow, PixelSummary, moments
 from osp.data.source import Progress
-from osp.data.sources.base import histogram, moments_of_histogram
-from osp.errors import UserError
+from osp.errors import UserError, first_few
 
 PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 LARGEST_FILE = 256 << 20
@@ -87,7 +85,7 @@ def index_shards(root: Path, shards: Sequence[Shard], size: int, progress: Progr
     places = entry.images.view("<i8")  # rows of 16 bytes: offset and length
     skipped = tuple((str(name), str(reason)) for name, reason in notes["skipped"])
     if notes["unreadable"]:
-        named = "; ".join(f"{name}: {reason}" for name, reason in skipped[:5])
+        named = first_few([f"{name}: {reason}" for name, reason in skipped])
         warnings.warn(
             f"{notes['unreadable']} images in the shards of {root} could not be read and were left out ({named}).",
             stacklevel=2,
@@ -98,7 +96,7 @@ def index_shards(root: Path, shards: Sequence[Shard], size: int, progress: Progr
 
 def _index(writer: cache.ArrayWriter, shards: Sequence[Shard], size: int, progress: Progress | None) -> dict[str, Any]:
     """Go through all shards once; one shard's list is in memory at a time."""
-    key, levels = PixelKey(), np.zeros((3, 256), np.int64)
+    summary = PixelSummary()
     counts: list[int] = []
     skipped: list[tuple[str, str]] = []
     unreadable = done = 0
@@ -112,18 +110,15 @@ def _index(writer: cache.ArrayWriter, shards: Sequence[Shard], size: int, progre
             kept = [places[i] for i in rows if i not in wrong]
             writer.append(np.array(kept, "<i8").reshape(-1, 2).view(np.uint8))
             skipped += [(f"{found}/{names[i]}", reason) for i, reason in missing][: max(LISTED - len(skipped), 0)]
-            key.update(images)
-            levels += histogram(images)
+            summary.update(images)
             row, unreadable = rows.stop, unreadable + len(missing)
             if progress:
                 progress(done + shard.size * row // max(len(places), 1), total, f"Indexing {found}")
         counts.append(writer.rows - begun)
         done += shard.size
-    mean, std = moments_of_histogram(levels)
-    pixels = key.hexdigest()
-    return {
-        "counts": counts, "skipped": skipped, "unreadable": unreadable, "mean": mean, "std": std, "pixels": pixels,
-    }  # fmt: skip
+    mean, std = moments(summary.levels)
+    facts = {"mean": mean, "std": std, "pixels": summary.hexdigest()}
+    return {"counts": counts, "skipped": skipped, "unreadable": unreadable, **facts}
 
 
 def _list(shard: Shard) -> tuple[list[str], list[tuple[int, int]]]:

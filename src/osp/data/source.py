@@ -17,10 +17,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from osp.data.imageset import ImageSet
+from osp.data.images import ImageSet
+from osp.errors import UserError, suggest
+from osp.plugins import Plugins
 
 Progress = Callable[[int, int, str], None]
 """Called as progress(done, total, text) during anything that takes long."""
@@ -45,6 +48,8 @@ class Remote:
     md5: str
     folder: str = ""
     """Where it belongs below the data folder."""
+    unpacks: str = ""
+    """The top folder of an archive."""
 
     @property
     def file(self) -> str:
@@ -100,7 +105,7 @@ class Description:
         """
         if id_classes is None or not self.train:
             return self.smallest_class
-        from osp.data.classes import class_numbers
+        from osp.data.split_spec import class_numbers
 
         return min(self.train[number] for number in class_numbers(id_classes, self.class_names, self.name))
 
@@ -143,28 +148,47 @@ class Source:
     """The paper's split where the OOD images come from another set; None = labels and validation as in `within`."""
 
 
+def _declared(found: Any) -> Source:
+    source = getattr(found, "SOURCE", found)
+    if not isinstance(source, Source):
+        raise TypeError("its module declares no SOURCE = osp.data.Source(...).")
+    return source
+
+
+_sources = Plugins("osp.data.sources", "osp.data", "data set", _declared)
+
+
+def available() -> list[str]:
+    """Names that `load` knows, those of installed packages included.
+
+    >>> available()[:3]
+    ['cifar10', 'cifar100', 'digits']
+    """
+    return _sources.names()
+
+
+def get(name: str) -> Source:
+    """The source of this name."""
+    found = _sources.get(name)
+    if found is None:
+        raise UserError(f"There is no data set {name!r}.{suggest(str(name), available())}")
+    return found
+
+
 def described(name: str, train: ImageSet, test: ImageSet | None) -> Description:
     """The description of sets that are loaded already."""
-    classes = len(train.class_names)
-    return Description(
-        name,
-        train.class_names,
-        _per_class(train, classes),
-        None if test is None else _per_class(test, classes),
-        train.shape,
-        train_unknown=_unknown(train),
-        test_unknown=0 if test is None else _unknown(test),
-    )
+    counts = [None if images is None else _counted(images, len(train.class_names)) for images in (train, test)]
+    (known, unknown), (test_known, test_unknown) = counts[0] or ((), 0), counts[1] or (None, 0)
+    return Description(name, train.class_names, known, test_known, train.shape, unknown, test_unknown)
 
 
-def _per_class(images: ImageSet, classes: int) -> tuple[int, ...]:
-    return () if images.labels is None else per_class(images.labels, classes)
+def _counted(images: ImageSet, classes: int) -> tuple[tuple[int, ...], int]:
+    """Images of each class, and images without one."""
+    if images.labels is None:
+        return (), len(images)
+    return per_class(images.labels, classes), int((images.labels < 0).sum())
 
 
 def per_class(labels: np.ndarray, classes: int) -> tuple[int, ...]:
     """How many images each class has; -1 (unknown) is not counted."""
     return tuple(np.bincount(labels[labels >= 0], minlength=classes).tolist())
-
-
-def _unknown(images: ImageSet) -> int:
-    return len(images) if images.labels is None else int((images.labels < 0).sum())

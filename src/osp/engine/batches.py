@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from osp.data.shard_stream import ShardStream
 from osp.data.split import Split
-from osp.data.stream import Stream
-from osp.data.view_source import Draw, ViewSource, to_device
+from osp.data.stream import ShardStream, Stream
+from osp.data.view_source import Draw, ViewSource
+from osp.data.views import to_device
 from osp.errors import UserError
 from osp.methods.base import Batch, Part, Sample, Step, StreamSpec
 

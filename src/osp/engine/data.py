@@ -13,11 +13,10 @@ import numpy as np
 import torch
 
 from osp.data import available, get, load
-from osp.data.gather import Images, match
-from osp.data.imageset import ImageSet
-from osp.data.pixel_views import PixelViews
+from osp.data.images import Images, ImageSet, match
 from osp.data.split import Split, SplitSpec, make_split
-from osp.data.split_counts import largest_at_ratio
+from osp.data.split_spec import largest_at_ratio
+from osp.data.view_source import PixelViews
 from osp.data.views import Augmenter
 from osp.errors import UserError
 from osp.nets import check_name

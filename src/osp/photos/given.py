@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from osp.data.fit import fit_images
-from osp.data.listing import list_images, subfolders
+from osp.data.folders import list_classes, list_images
+from osp.data.resize import fit_images
 from osp.errors import UserError, user_path
 from osp.nets.pretrained import Backbone
 from osp.photos.features import compute
@@ -67,12 +67,9 @@ def files_of(given: Any) -> list[str]:
 def labeled_folder(folder: str | os.PathLike[str]) -> tuple[list[str], np.ndarray]:
     """Image files and their classes from a folder that has one folder per class."""
     path = user_path(os.fspath(folder))
-    files: list[str] = []
-    labels: list[str] = []
-    for name in subfolders(path)[0]:
-        found = [file.path for file in list_images(path / name, deep=True)]
-        files += found
-        labels += [name] * len(found)
+    found = list_classes(path)[0]
+    files = [file.path for each in found.values() for file in each.files]
+    labels = [name for name, each in found.items() for _ in each.files]
     if not files:
         raise InputError(f"The folder {path} holds no folders with images: put each class into one of its own.")
     return files, np.array(labels)

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from osp.data.feature_views import FeatureViews
 from osp.data.split import Split
+from osp.data.view_source import FeatureViews
 from osp.engine.batches import Feed
 from osp.engine.devices import open_fabric, process_settings
 from osp.engine.loop import Loop

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from osp.data.decode_pool import decode_all
-from osp.data.listing import walk
+from osp.data.folders import walk
 from osp.errors import UserError, user_path
 from osp.evaluate.predictions import Group, Predictions
 from osp.photos.decisions import Decision, decide
@@ -21,7 +21,7 @@ from osp.photos.estimates import fit_temperature, softmax, tested, weighted_quan
 from osp.photos.features import Progress, Rows, compute
 from osp.photos.folder import LABELS, RESULT, labels_of, result_of
 from osp.photos.model import FACTS, PhotoModel, Prediction, load_model
-from osp.photos.reading import Listed, left_out
+from osp.photos.reading import Listed
 from osp.predictor import Predictor, load
 from osp.recipe import Plan
 from osp.runs.folder import RunFolder
@@ -48,7 +48,7 @@ def image_files(given: Iterable[str], listed: Iterable[str] = ()) -> tuple[list[
                     continue
                 found = walk(each_path)
                 files += [file.path for file in found.files]
-                notes += left_out(found, each_path)
+                notes += found.notes(each_path)
     if not files:
         said = "".join(f" {note}" for note in notes)
         raise UserError(f"There is no image to look at. Name files, folders, patterns, or - for a list of names.{said}")

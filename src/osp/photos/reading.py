@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from osp.data.copies import first_few, same_content
-from osp.data.listing import Found, kinds_in_words, stat_files, subfolders, walk
-from osp.errors import UserError
+from osp.data.folders import Found, list_classes, seen_in, walk
+from osp.errors import UserError, first_few
 from osp.nets.pretrained import Backbone
 from osp.photos.duplicates import Duplicates, Twins, find_duplicates
 from osp.photos.features import Features, Progress, compute
@@ -42,33 +41,21 @@ class Listed:
         """The files found in one folder, and a sentence on what was passed over there."""
         self.files += [os.path.abspath(file.path) for file in found.files]
         self.labels += [label] * len(found.files)
-        self.notes += left_out(found, root)
-
-
-def left_out(found: Found, root: Path | str) -> list[str]:
-    """Sentences on what was passed over in a folder."""
-    notes = []
-    if found.passed_over:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in found.passed_over.most_common())
-        notes.append(f"Files of other kinds in {root} were passed over ({kinds}). Images are {kinds_in_words()}.")
-    if found.links:
-        notes.append(f"Linked folders in {root} were not followed ({first_few(found.links)}).")
-    return notes
+        self.notes += found.notes(root)
 
 
 def list_sorted(root: Path, earlier: Sequence[Label] = ()) -> tuple[Listed, tuple[str, ...]]:
     """The labelled photographs and the names of the classes: one folder per class, and labels of an earlier fit."""
     _check(root, "the folder of sorted photos")
-    names, links = subfolders(root)
+    found, links = list_classes(root)
     listed = Listed()
-    found = {name: walk(root / name) for name in names}
     old = [label for label in earlier if os.path.isfile(label.file)]
-    classes = sorted({name for name in names if found[name].files} | {label.name for label in old})
-    for name in names:
-        if not found[name].files:
-            listed.notes.append(f"The folder {root / name} has no image in it and makes no class.")
+    classes = sorted({name for name, each in found.items() if each.files} | {label.name for label in old})
+    for name, each in found.items():
+        if each.files:
+            listed.add(each, classes.index(name), root / name)
         else:
-            listed.add(found[name], classes.index(name), root / name)
+            listed.notes.append(f"The folder {root / name} has no image in it and makes no class.")
     there = set(listed.files)
     for label in old:
         if label.file not in there:
@@ -107,10 +94,10 @@ def list_test(root: Path, classes: Sequence[str]) -> Listed:
     """Photographs for testing: folders named like classes, and others, which hold what belongs to none."""
     _check(root, "--test")
     listed = Listed()
-    names = subfolders(root)[0]
-    for name in names:
-        listed.add(walk(root / name), classes.index(name) if name in classes else -1, root / name)
-    foreign = [name for name in names if name not in classes]
+    found, _ = list_classes(root)
+    for name, each in found.items():
+        listed.add(each, classes.index(name) if name in classes else -1, root / name)
+    foreign = [name for name in found if name not in classes]
     if foreign:
         listed.notes.append(f"In {root}, these are taken for none of the classes: {', '.join(foreign)}.")
     if not any(label >= 0 for label in listed.labels):
@@ -120,15 +107,14 @@ def list_test(root: Path, classes: Sequence[str]) -> Listed:
 
 def without_copies(test: Listed, learned: Sequence[Listed]) -> Listed:
     """Test photos, those left out whose bytes are among what was learned from."""
-    files = stat_files([*test.files, *(file for listed in learned for file in listed.files)])
-    count = len(test.files)
-    copies = {i for group in same_content(files) if group[-1] >= count for i in group if i < count}
-    keep = [i for i in range(count) if i not in copies]
+    copies = seen_in(test.files, [file for listed in learned for file in listed.files])
+    left_out = set(copies)
+    keep = [i for i in range(len(test.files)) if i not in left_out]
     if not any(test.labels[i] >= 0 for i in keep):
         raise UserError("All test photos of known classes are learned from, too: keep others aside for --test.")
     notes = list(test.notes)
     if copies:
-        shown = first_few([test.files[i] for i in sorted(copies)])
+        shown = first_few([test.files[i] for i in copies])
         notes.append(f"Left out of the test, because they are learned from, too: {len(copies)} ({shown}).")
     return Listed([test.files[i] for i in keep], [test.labels[i] for i in keep], notes=notes)
 

@@ -22,7 +22,7 @@ import pytest
 from PIL import Image
 
 from helpers.browser import browser
-from osp.data import listing
+from osp.data import folders
 from osp.errors import UserError
 from osp.photos.fit import fit
 from osp.photos.model import load_model
@@ -284,8 +284,8 @@ def test_an_address_that_cannot_be_had_is_told() -> None:
 
 @pytest.mark.parametrize("there", [True, False])
 def test_heic_is_listed_exactly_where_it_can_be_read(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "find_spec", lambda _: object() if there else None)
-    said = (listing.kinds_in_words(), ", ".join(listing.kinds()), listed_types().upper())
+    monkeypatch.setattr(folders, "find_spec", lambda _: object() if there else None)
+    said = (folders.kinds_in_words(), ", ".join(folders.kinds()), listed_types().upper())
     assert {"HEIC" in each for each in said} == {there}
     assert all("JPEG" in each and "GIF" in each for each in said)
     assert "said.formats" in (files("osp.photos.serving") / "page.html").read_text("utf-8")

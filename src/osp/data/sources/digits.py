@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from osp.data.imageset import ImageSet
+from osp.data.images import ImageSet, levels, moments
+from osp.data.published import resized
 from osp.data.source import Request, Source, SourceInfo, SplitDefaults
-from osp.data.sources.base import moments, resized
+from osp.randomness import permutation
 
 CLASSES = tuple(str(digit) for digit in range(10))
 
@@ -14,8 +15,6 @@ CLASSES = tuple(str(digit) for digit in range(10))
 def load(request: Request) -> tuple[ImageSet, ImageSet | None]:
     """A fixed third of each class is the test set, whatever the seed."""
     from sklearn.datasets import load_digits
-
-    from osp.randomness import permutation
 
     pixels, labels = load_digits(return_X_y=True)
     images = np.rint(pixels.reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
@@ -25,7 +24,7 @@ def load(request: Request) -> tuple[ImageSet, ImageSet | None]:
         members = np.flatnonzero(labels == digit)
         is_test[members[permutation(len(members), "digits", "test", digit)[: len(members) // 3]]] = True
     images = resized(images, request.size)
-    mean, std = moments(images[~is_test])
+    mean, std = moments(levels(images[~is_test]))
     train, test = (
         ImageSet(request.name, images[chosen], labels[chosen], CLASSES, mean, std, mirror=False, cutout=False)
         for chosen in (~is_test, is_test)

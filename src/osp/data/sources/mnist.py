@@ -5,72 +5,82 @@ from __future__ import annotations
 import gzip
 import os
 import zlib
+from dataclasses import replace
 from pathlib import Path
+from typing import IO, cast
 
 import numpy as np
 
 from osp.data import cache
-from osp.data.imageset import ImageSet
-from osp.data.source import Description, Remote, Request, Source, SourceInfo, SplitDefaults, per_class
-from osp.data.sources.base import check_labels, check_root, differs, resized, variant_of
+from osp.data.images import ImageSet
+from osp.data.published import Published, check_labels, resized
+from osp.data.source import Description, Remote, Request, SplitDefaults, per_class
 from osp.errors import UserError
 
 CLASSES = tuple(str(digit) for digit in range(10))
-FOLDERS = ("MNIST/raw", "mnist", "MNIST", "mnist/raw", "")
-PARTS = (
-    # images, labels, and the MD5 of their content without gzip, which compresses differently from tool to tool
-    ("train-images-idx3-ubyte", "6bbc9ace898e44ae57da46a324031adb"),
-    ("train-labels-idx1-ubyte", "a25bea736e30d166cdddb491f175f624"),
-    ("t10k-images-idx3-ubyte", "2646ac647ad5339dbf082846283269ea"),
-    ("t10k-labels-idx1-ubyte", "27ae3e4e09519cfbb04c329615203637"),
-)
 ADDRESS, PLACE = "https://ossci-datasets.s3.amazonaws.com/mnist", "MNIST/raw"
-REMOTES = (
-    Remote(f"{ADDRESS}/train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873", PLACE),
-    Remote(f"{ADDRESS}/train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432", PLACE),
-    Remote(f"{ADDRESS}/t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3", PLACE),
-    Remote(f"{ADDRESS}/t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c", PLACE),
-)
+PARTS = {
+    # images, labels, and the MD5 of their content without gzip, which compresses differently from tool to tool
+    "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+    "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+    "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+    "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+}
 LARGEST = 1 << 31
 RATIO = 100
 """How much smaller gzip may make an idx file beyond 64 MB: MNIST's become five times smaller, a bomb 1,000."""
 
 
-def load(request: Request) -> tuple[ImageSet, ImageSet | None]:
-    """Read the idx files. Digits are neither mirrored nor cut out: that would make others of them."""
-    files = _find_or_fetch(request)
-    contents = [read_idx(path, 3 if "images" in part else 1) for path, (part, _) in zip(files, PARTS, strict=True)]
-    variant = _variant(files, [content for content, _ in contents])
-    sets = []
-    for first in (0, 2):
-        images, labels = contents[first][1], contents[first + 1][1]
-        if len(images) != len(labels):
-            raise UserError(
-                f"{files[first]} holds {len(images):,} images, but {files[first + 1]} {len(labels):,} labels. "
-                "Fetch both again."
-            )
-        sets.append(
-            ImageSet(
-                request.name,
-                resized(images[:, None], request.size),
-                check_labels(labels, 10, files[first + 1]),
-                CLASSES,
-                (0.1307,),
-                (0.3081,),
-                variant=variant,
-                mirror=False,
-                cutout=False,
-            )
-        )
-    return sets[0], sets[1]
+class Mnist(Published):
+    """The four files, under the names that they have here and there."""
+
+    def has(self, folder: Path) -> bool:
+        return len(_files(folder)) == len(PARTS)
+
+    def md5_in(self, folder: Path) -> dict[str, str]:
+        return {path.name: md5 for path, md5 in zip(_files(folder), PARTS.values(), strict=True)}
+
+    def md5_of(self, path: Path, compute: bool) -> str | None:
+        return cache.md5_of(path, lambda: read_idx(path, 3 if "images" in path.name else 1)[0], compute)
+
+    def read(self, folder: Path, request: Request) -> tuple[ImageSet, ImageSet | None]:
+        """Digits are neither mirrored nor cut out: that would make others of them."""
+        files, variant = _files(folder), self.variant(folder)
+        sets = []
+        for path, labels_path in (files[:2], files[2:]):
+            images, labels = read_idx(path, 3)[1], read_idx(labels_path, 1)[1]
+            if len(images) != len(labels):
+                raise UserError(
+                    f"{path} holds {len(images):,} images, but {labels_path} {len(labels):,} labels. Fetch both again."
+                )
+            pixels, numbers = resized(images[:, None], request.size), check_labels(labels, 10, labels_path)
+            whole = ImageSet(request.name, pixels, numbers, CLASSES, (0.1307,), (0.3081,), variant)
+            sets.append(replace(whole, mirror=False, cutout=False))
+        return sets[0], sets[1]
+
+    def description(self, folder: Path, request: Request) -> Description:
+        files = _files(folder)
+        train, test = (per_class(check_labels(read_idx(path, 1)[1], 10, path), 10) for path in (files[1], files[3]))
+        with _opened(files[0]) as file:
+            _, height, width = _shape(files[0], file.read(16), 3)
+        shape = (1, request.size, request.size) if request.size else (1, height, width)
+        return Description(request.name, CLASSES, train, test, shape)
+
+
+def _files(folder: Path) -> list[Path]:
+    """Those of the four that are there."""
+    found = []
+    for part in PARTS:
+        names = (part, part + ".gz", part.replace("-idx", ".idx"), part.replace("-idx", ".idx") + ".gz")
+        found += [folder / name for name in names if (folder / name).is_file()][:1]
+    return found
 
 
 def read_idx(path: Path, dims: int) -> tuple[bytes, np.ndarray]:
     """An idx file of bytes with this many dimensions, plain or gzipped: its content, and the array in it."""
-    opener = gzip.open if path.suffix == ".gz" else open
     header_size = 4 + 4 * dims
     try:
-        with opener(path, "rb") as file:
+        with _opened(path) as file:
             header = file.read(header_size)
             shape = _shape(path, header, dims)
             expected = int(np.prod(shape, dtype=object))
@@ -116,75 +126,21 @@ def _shape(path: Path, header: bytes, dims: int) -> tuple[int, ...]:
     return shape
 
 
-def _find(root: Path) -> list[Path] | None:
-    check_root(root)
-    for folder in FOLDERS:
-        found = [_first(root / folder, part) for part, _ in PARTS]
-        if all(found):
-            return [path for path in found if path]
-    return None
+def _opened(path: Path) -> IO[bytes]:
+    return cast(IO[bytes], gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb"))
 
 
-def _find_or_fetch(request: Request) -> list[Path]:
-    files = _find(request.root)
-    if files is None:
-        from osp.data.download import download
+MNIST = Mnist(
+    remotes=(
+        Remote(f"{ADDRESS}/train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873", PLACE),
+        Remote(f"{ADDRESS}/train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432", PLACE),
+        Remote(f"{ADDRESS}/t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3", PLACE),
+        Remote(f"{ADDRESS}/t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c", PLACE),
+    ),
+    folders=(PLACE, "mnist", "MNIST", "mnist/raw"),
+)
 
-        download(request.name, REMOTES, request.root, progress=request.progress)
-        files = _find(request.root)
-        assert files is not None, "download() put all four files in place"
-    return files
-
-
-def _first(folder: Path, part: str) -> Path | None:
-    names = (part, part + ".gz", part.replace("-idx", ".idx"), part.replace("-idx", ".idx") + ".gz")
-    return next((folder / name for name in names if (folder / name).is_file()), None)
-
-
-def _variant(files: list[Path], contents: list[bytes] | None = None) -> str | None:
-    stated = variant_of(files[0].parent)
-    if stated:
-        return stated
-    wrong = []
-    for index, (path, (part, md5)) in enumerate(zip(files, PARTS, strict=True)):
-        content = contents[index] if contents else read_idx(path, 3 if "images" in part else 1)[0]
-        if cache.md5_of(path, lambda content=content: content) != md5:  # type: ignore[misc]
-            wrong.append(path.name)
-    return differs(wrong)
-
-
-def describe(request: Request) -> Description:
-    """The labels, and the header of the training images."""
-    files = _find_or_fetch(request)
-    train, test = (per_class(check_labels(read_idx(path, 1)[1], 10, path), 10) for path in (files[1], files[3]))
-    _, height, width = _header(files[0])
-    shape = (1, request.size, request.size) if request.size else (1, height, width)
-    return Description(request.name, CLASSES, train, test, shape)
-
-
-def look(request: Request) -> SourceInfo:
-    """Counts from the headers."""
-    from osp.data.download import how_to_get
-
-    name, root = request.name, request.root
-    files = _find(root)
-    if files is None:
-        return SourceInfo(name, False, str(root), how=how_to_get(REMOTES, root))
-    train, test = _header(files[0]), _header(files[2])
-    shape = (1, train[1], train[2])
-    return SourceInfo(name, True, str(files[0].parent), train[0], test[0], shape, _variant(files))
-
-
-def _header(path: Path) -> tuple[int, ...]:
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-        return _shape(path, file.read(16), 3)
-
-
-SOURCE = Source(
-    load=load,
-    describe=describe,
-    look=look,
-    remotes=REMOTES,
+SOURCE = MNIST.source(
     grey=True,
     class_sizes=(5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
     within=SplitDefaults(tuple(range(6)), 10, unlabeled=30_000, ood_ratio=0.6, val_per_class=50),  # Table 3

@@ -6,11 +6,11 @@ as captions, which are passed over. Copies are not looked for.
 
 from __future__ import annotations
 
-from osp.data.imageset import ImageSet
+from osp.data.folders import check_root
+from osp.data.from_files import SIZE
+from osp.data.images import ImageSet
 from osp.data.shards import find_shards, index_shards
 from osp.data.source import Request, Source, SourceInfo
-from osp.data.sources._photos import SIZE
-from osp.data.sources.base import check_root
 from osp.errors import UserError
 
 

@@ -11,76 +11,65 @@ from pathlib import Path
 
 import numpy as np
 
-from osp.data.decoded import check_classes, decoded
-from osp.data.imageset import ImageSet
-from osp.data.listing import File, list_images, subfolders
-from osp.data.packed import unpack_or_fetch
-from osp.data.source import Description, Remote, Request, Source, SourceInfo, SplitDefaults, per_class
-from osp.data.sources.base import find_folder, variant_of
+from osp.data.folders import File, list_classes, list_images
+from osp.data.from_files import check_classes, decoded
+from osp.data.images import ImageSet
+from osp.data.published import Published
+from osp.data.source import Description, Remote, Request, SplitDefaults, per_class
 from osp.errors import UserError
 
 FOLDER = "tiny-imagenet-200"
-REMOTE = Remote("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de")
-ARCHIVE = REMOTE.file
-SIZE = 32
-MEAN, STD = (0.480245, 0.44807, 0.397548), (0.27172, 0.265269, 0.27397)
-COUNTS = (100_000, 10_000)
+REMOTE = Remote("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de", unpacks=FOLDER)
+AGAIN = f"Fetch {REMOTE.file} again."
+MOMENTS = {"mean": (0.480245, 0.44807, 0.397548), "std": (0.27172, 0.265269, 0.27397)}
+
+Labeled = tuple[list[File], np.ndarray]
 
 
-def load(request: Request) -> tuple[ImageSet, ImageSet | None]:
-    """Decode and resize once; map the pixels after that."""
-    name = request.name
-    folder, wnids, listed = _listed(request)
-    result = decoded(name, folder, [files for files, _ in listed], request.size or SIZE, request.progress)
-    names = _class_names(folder, wnids)
-    variant = _variant(folder, [len(part.images) for part in result.parts])
-    sets: list[ImageSet] = []
-    for part, (_, numbers) in zip(result.parts, listed, strict=True):
-        labels = numbers[part.kept]
-        if not sets:
-            check_classes(labels, wnids, folder / "train", part.skipped)
-        sets.append(
-            ImageSet(
-                name,
-                part.images,
-                labels,
-                names,
-                MEAN,
-                STD,
-                variant,
-                files=part.files,
-                skipped=part.skipped,
-                pixels=part.pixels,
-            )
+class TinyImageNet(Published):
+    """Image files in folders by class, and text files that name the classes."""
+
+    def has(self, folder: Path) -> bool:
+        return (folder / "wnids.txt").is_file() and (folder / "train").is_dir()
+
+    def description(self, folder: Path, request: Request) -> Description:
+        wnids = _wnids(folder)
+        train, test = (per_class(part(folder, wnids)[1], len(wnids)) for part in (_train, _validation))
+        return Description(request.name, _class_names(folder, wnids), train, test, self.sized(request))
+
+    def unlike(self, found: tuple[int, ...]) -> str | None:
+        train, _, test = self.counts
+        return f"{found[0]:,} training and {found[-1]:,} validation images instead of {train:,} and {test:,}"
+
+    def read(self, folder: Path, request: Request) -> tuple[ImageSet, ImageSet | None]:
+        """Decode and resize once; map the pixels after that."""
+        wnids = _wnids(folder)
+        listed = [_train(folder, wnids), _validation(folder, wnids)]
+        parts = decoded(request, folder, [files for files, _ in listed]).parts
+        variant = self.variant(folder, (len(parts[0].images), 0, len(parts[1].images)))
+        check_classes(listed[0][1][parts[0].kept], wnids, folder / "train", parts[0].skipped)
+        if not len(parts[1].images):
+            raise UserError(f"{folder / 'val'} holds no image that can be read. {AGAIN}")
+        names = _class_names(folder, wnids)
+        train, test = (
+            part.image_set(request, labels, names, variant=variant, **MOMENTS)
+            for part, (_, labels) in zip(parts, listed, strict=True)
         )
-    if not len(sets[1]):
-        raise UserError(f"{folder / 'val'} holds no image that can be read. Fetch {ARCHIVE} again.")
-    return sets[0], sets[1]
-
-
-def _listed(request: Request) -> tuple[Path, list[str], list[tuple[list[File], np.ndarray]]]:
-    """The folder, its classes, and the files of training and validation with their class numbers."""
-    folder = _find(request.root) or unpack_or_fetch(request, REMOTE, FOLDER)
-    wnids = _wnids(folder)
-    return folder, wnids, [_train(folder, wnids), _validation(folder, wnids)]
-
-
-def _find(root: Path) -> Path | None:
-    return find_folder(root, (FOLDER, "tinyimagenet"), lambda f: (f / "wnids.txt").is_file() and (f / "train").is_dir())
+        return train, test
 
 
 def _wnids(folder: Path) -> list[str]:
     path = folder / "wnids.txt"
     wnids = path.read_text("utf-8", errors="replace").split()
     if not wnids:
-        raise UserError(f"{path} is empty. Fetch {ARCHIVE} again.")
+        raise UserError(f"{path} is empty. {AGAIN}")
     doubled = [wnid for wnid, count in Counter(wnids).items() if count > 1]
     if doubled:
-        raise UserError(f"{path} names the class {doubled[0]} twice. Fetch {ARCHIVE} again.")
+        raise UserError(f"{path} names the class {doubled[0]} twice. {AGAIN}")
     return wnids
 
 
-def _train(folder: Path, wnids: list[str]) -> tuple[list[File], np.ndarray]:
+def _train(folder: Path, wnids: list[str]) -> Labeled:
     files: list[File] = []
     counts = []
     for wnid in wnids:
@@ -93,17 +82,17 @@ def _train(folder: Path, wnids: list[str]) -> tuple[list[File], np.ndarray]:
     return files, np.repeat(np.arange(len(wnids), dtype=np.int64), counts)
 
 
-def _validation(folder: Path, wnids: list[str]) -> tuple[list[File], np.ndarray]:
+def _validation(folder: Path, wnids: list[str]) -> Labeled:
     """As published, with val_annotations.txt, or sorted into folders by class as many people keep it."""
     number = {wnid: index for index, wnid in enumerate(wnids)}
     where, notes = folder / "val", folder / "val" / "val_annotations.txt"
     if not where.is_dir():
-        raise UserError(f"{where} is missing. Fetch {ARCHIVE} again.")
+        raise UserError(f"{where} is missing. {AGAIN}")
     if not notes.is_file() or not (where / "images").is_dir():
-        listed = [(file, number[wnid]) for wnid in subfolders(where)[0] if wnid in number
-                  for file in list_images(where / wnid, deep=True)]  # fmt: skip
+        found = list_classes(where)[0]
+        listed = [(file, number[wnid]) for wnid, each in found.items() if wnid in number for file in each.files]
         if not listed:
-            raise UserError(f"{notes} or {where / 'images'} is missing. Fetch {ARCHIVE} again.")
+            raise UserError(f"{notes} or {where / 'images'} is missing. {AGAIN}")
         return [file for file, _ in listed], np.array([label for _, label in listed], dtype=np.int64)
     lines = (line.split("\t") for line in notes.read_text("utf-8", errors="replace").splitlines() if line.strip())
     wnid_of = {fields[0]: fields[1] if len(fields) > 1 else "" for fields in lines}
@@ -114,7 +103,7 @@ def _validation(folder: Path, wnids: list[str]) -> tuple[list[File], np.ndarray]
         wnid = wnid_of.get(file.path[skip:])
         if wnid not in number:
             said = "has no line" if wnid is None else f"is of the class {wnid!r}, which wnids.txt does not list,"
-            raise UserError(f"{file.path} {said} in {notes}. Fetch {ARCHIVE} again.")
+            raise UserError(f"{file.path} {said} in {notes}. {AGAIN}")
         labels[index] = number[wnid]
     return files, labels
 
@@ -132,42 +121,9 @@ def _class_names(folder: Path, wnids: list[str]) -> tuple[str, ...]:
     return tuple(word if seen[word] == 1 else f"{word} ({wnid})" for wnid, word in words.items())
 
 
-def _variant(folder: Path, counts: list[int]) -> str | None:
-    stated = variant_of(folder)
-    if stated or tuple(counts) == COUNTS:
-        return stated
-    return f"{counts[0]:,} training and {counts[1]:,} validation images instead of {COUNTS[0]:,} and {COUNTS[1]:,}"
+TINY_IMAGENET = TinyImageNet(remotes=(REMOTE,), folders=(FOLDER, "tinyimagenet"), counts=(100_000, 0, 10_000))
 
-
-def describe(request: Request) -> Description:
-    """Count the files."""
-    folder, wnids, listed = _listed(request)
-    train, test = (per_class(numbers, len(wnids)) for _, numbers in listed)
-    side = request.size or SIZE
-    return Description(request.name, _class_names(folder, wnids), train, test, (3, side, side))
-
-
-def look(request: Request) -> SourceInfo:
-    """Count the files."""
-    from osp.data.download import how_to_get
-
-    name, root = request.name, request.root
-    folder = _find(root)
-    if folder is None:
-        if (root / ARCHIVE).is_file():
-            archive = str(root / ARCHIVE)
-            return SourceInfo(name, True, archive, *COUNTS, (3, SIZE, SIZE), how="unpacked at the first use")
-        return SourceInfo(name, False, str(root / FOLDER), how=how_to_get([REMOTE], root))
-    wnids = _wnids(folder)
-    counts = [len(_train(folder, wnids)[0]), len(_validation(folder, wnids)[0])]
-    return SourceInfo(name, True, str(folder), counts[0], counts[1], (3, SIZE, SIZE), _variant(folder, counts))
-
-
-SOURCE = Source(
-    load=load,
-    describe=describe,
-    look=look,
-    remotes=(REMOTE,),
+SOURCE = TINY_IMAGENET.source(
     class_sizes=(500,) * 200,
     within=SplitDefaults(tuple(range(100)), 100, unlabeled=40_000, ood_ratio=0.6, val_per_class=50),  # Table 3
 )

@@ -1,7 +1,5 @@
 """Uniform noise, U[0, 1]: OOD images that show nothing."""
 
-from __future__ import annotations
+from osp.data.sources.gaussian import SOURCE
 
-from osp.data.sources._noise import NOISE
-
-SOURCE = NOISE
+__all__ = ["SOURCE"]

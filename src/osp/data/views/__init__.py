@@ -5,7 +5,6 @@ a grey square. A digit at the end of a name (`weak2`) asks for another, independ
 """
 
 from osp.data.views.augmenter import Augmenter, Plan
-from osp.data.views.base import Draws, ImageKind, View
-from osp.data.views.registry import available, base_name, find
+from osp.data.views.base import Draws, ImageKind, View, available, base_name, find, to_device
 
-__all__ = ["Augmenter", "Draws", "ImageKind", "Plan", "View", "available", "base_name", "find"]
+__all__ = ["Augmenter", "Draws", "ImageKind", "Plan", "View", "available", "base_name", "find", "to_device"]

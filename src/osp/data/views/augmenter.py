@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from osp.data.views.base import Draws, ImageKind, View, to_device
-from osp.data.views.registry import base_name, find
+from osp.data.views.base import Draws, ImageKind, View, base_name, find, to_device
 from osp.errors import UserError
 
 

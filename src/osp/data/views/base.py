@@ -1,13 +1,20 @@
-"""What a view is: random draws for a whole batch, made on the CPU, and a change of 8-bit images on any device."""
+"""What a view is: random draws for a whole batch, made on the CPU, and a change of 8-bit images on any device.
+
+Views are found by name: one file each in this folder, or an installed package's entry point (group `osp.views`).
+"""
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from osp.errors import UserError, suggest
+from osp.plugins import Plugins, only_class
 
 Draws = Mapping[str, Tensor]
 """The random numbers of one view of n images by name: CPU tensors with a row for each image."""
@@ -49,6 +56,43 @@ def coins(generator: torch.Generator, *size: int) -> Tensor:
     return torch.rand(size, generator=generator) < 0.5
 
 
-def to_device(draws: Tensor, device: torch.device) -> Tensor:
-    """Without waiting for the device."""
-    return draws.to(device, non_blocking=True)
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """To the device without waiting for it."""
+    if device.type == "cuda" and not tensor.is_cuda:
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+_views = Plugins(
+    "osp.data.views",
+    "osp.views",
+    "view",
+    only_class(View),  # type: ignore[type-abstract]  # the base itself is never taken
+    helpers=("augmenter", "base", "image_ops"),
+)
+
+
+def available() -> list[str]:
+    """Names of all views.
+
+    >>> available()
+    ['flip', 'plain', 'strong', 'weak']
+    """
+    return _views.names()
+
+
+def base_name(view: str) -> str:
+    """A view without the number at its end, which only asks for a draw of its own.
+
+    >>> base_name("weak2"), base_name("strong")
+    ('weak', 'strong')
+    """
+    return re.sub("[0-9]+$", "", view)
+
+
+def find(view: str) -> type[View]:
+    """The class of a view; UserError with a near miss where there is none of this name."""
+    found = _views.get(base_name(view))
+    if found is None:
+        raise UserError(f"Unknown view {view!r}.{suggest(base_name(view), available())}")
+    return found

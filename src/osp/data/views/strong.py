@@ -18,22 +18,12 @@ from osp.data.views.weak import Weak
 OPERATIONS_PER_IMAGE, LEVELS = 2, 10
 """FixMatch's n and m: m = 10 draws levels from 1 to 9 of 10."""
 
+# fmt: off
 OPERATIONS = (
-    "AutoContrast",
-    "Brightness",
-    "Color",
-    "Contrast",
-    "Equalize",
-    "Identity",
-    "Posterize",
-    "Rotate",
-    "Sharpness",
-    "ShearX",
-    "ShearY",
-    "Solarize",
-    "TranslateX",
-    "TranslateY",
+    "AutoContrast", "Brightness", "Color", "Contrast", "Equalize", "Identity", "Posterize", "Rotate", "Sharpness",
+    "ShearX", "ShearY", "Solarize", "TranslateX", "TranslateY",
 )
+# fmt: on
 """FixMatch's pool. Draws are positions in this tuple."""
 
 _NUMBER = {name: number for number, name in enumerate(OPERATIONS)}

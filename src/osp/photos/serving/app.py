@@ -23,7 +23,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from osp.data.decode import Unreadable
-from osp.data.listing import kinds
+from osp.data.folders import kinds
 from osp.errors import printable
 from osp.photos.serving.guard import LOCAL, Guard
 from osp.photos.serving.line import Busy, Line

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from osp.data.decode import Unreadable, decode
-from osp.data.fit import fit_images
+from osp.data.resize import fit_images
 from osp.errors import UserError, printable, user_path
 from osp.photos.folder import labels_of
 from osp.photos.model import PhotoModel

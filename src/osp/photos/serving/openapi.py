@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from osp.data.listing import has_heif
+from osp.data.folders import has_heif
 from osp.version import __version__
 
 MOST_NEIGHBORS = 24

@@ -12,8 +12,7 @@ import pytest
 from PIL import Image
 
 import osp.data
-from osp.data.copies import same_content
-from osp.data.listing import list_images, stat_files, walk
+from osp.data.folders import list_images, same_content, stat_files, walk
 from osp.data.split import make_split, spec_for
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 import osp.data
 from osp.data.decode import decode, fit_image
 from osp.data.fit import fit_images
-from osp.data.gather import match
+from osp.data.images import match
 from osp.errors import UserError
 
 SIZES = ((40, 40), (61, 33), (33, 61), (32, 32), (20, 90), (9, 8))

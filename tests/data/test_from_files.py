@@ -88,5 +88,5 @@ def test_files_of_different_sizes_are_not_opened(tmp_path: Path, monkeypatch: py
     (tmp_path / "cat").mkdir()
     for number in range(50):
         (tmp_path / "cat" / f"{number}.jpg").write_bytes(b"x" * (number + 1))
-    monkeypatch.setattr("osp.data.copies._digest", None)
+    monkeypatch.setattr("osp.data.folders._digest", None)
     assert osp.data.describe_set("folder", tmp_path).train == (40,)
