@@ -164,6 +164,18 @@ def append_text(path: Path, text: str) -> None:
         raise UserError(f"Cannot write {path}: {error.strerror or error}. Go on with --resume.") from error
 
 
+def open_plain(path: Path) -> BinaryIO:
+    """A plain file opened for reading, never through a link and without waiting for a pipe; OSError for all else."""
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, "it is a link", str(path))
+    flags = NO_LINK | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    handle = os.open(path, os.O_RDONLY | flags)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is no file", str(path))
+    return open(handle, "rb")
+
+
 def make_folder(path: Path) -> None:
     """Create a folder, and refuse a link in its place."""
     if path.is_symlink():
@@ -206,6 +218,8 @@ def locked(path: Path) -> Iterator[None]:
     """Hold a lock between processes, waiting for it. Where the file system has none, go on without."""
     from filelock import FileLock
 
+    if path.is_symlink():
+        raise UserError(f"{path} is a link; delete it.")
     lock = FileLock(path)
     with contextlib.suppress(OSError, NotImplementedError):  # writes are atomic anyway
         lock.acquire()

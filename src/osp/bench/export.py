@@ -1,53 +1,59 @@
-"""`results/` in the repository: a store without weights, made of the small text files of finished runs."""
+"""`results/` in the repository: finished runs as lines (`osp.runs.lines`), without weights and predictions."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from typing import Any
 
 from osp.bench.store import Store, StoredRun
-from osp.errors import UserError
-from osp.files import make_folder, write_text
-from osp.recipe import Recipe
-from osp.runs.folder import RunFolder
+from osp.files import write_text
+from osp.runs.lines import FORMAT, add_lines, map_name
 
 PLACES = ("data_dir", "ood_dir")
 """Fields that speak of a machine and go no further."""
 
 
 def export(runs: Iterable[StoredRun], to: Store) -> int:
-    """Copy plan, recipe, result, content keys, run.json and the evaluations of each run; the number of new ones.
+    """Add the runs that are not there yet, or were tested on more sets since; their number.
 
-    The t-SNE map of a run goes along where one was drawn, also to a run that was copied before.
+    The t-SNE map of a run goes along where one was drawn, also to a run that was exported before.
     """
-    made = 0
+    there = {run.name: run for run in to.runs()}
+    new: list[dict[str, Any]] = []
+    maps: dict[str, dict[str, Any]] = {}
     for run in runs:
-        folder = RunFolder(to.root / run.name)
-        if not folder.result.exists() or set(run.result.get("other_ood") or {}) - set(_other_ood(folder)):
-            _copy(run, folder, to)
-            made += 1
+        have = there.get(run.name)
+        if have is None or _tests(run) - _tests(have):
+            new.append(line_of(run))
         drawn = run.folder.read_map()
-        if drawn is not None and not folder.map.exists():
-            write_text(folder.map, json.dumps(drawn) + "\n")
-    return made
+        if drawn is not None and (have is None or not have.folder.map.exists()):
+            maps[run.name] = drawn
+    if new:
+        add_lines(to.root, new)
+    for name, drawn in maps.items():
+        place = there[name].folder.map if name in there else to.root / map_name(name)
+        write_text(place, json.dumps(drawn) + "\n")
+    return len(new)
 
 
-def _copy(run: StoredRun, folder: RunFolder, to: Store) -> None:
-    to.create()
-    make_folder(folder.path)
-    recipe = {key: value for key, value in run.plan.recipe.items() if key not in PLACES}
-    plan = run.plan.changed(data_dir=None, ood_dir=None, recipe=recipe)
-    write_text(folder.plan, plan.dump())
-    write_text(folder.recipe, Recipe(**recipe).dump())
-    write_text(folder.data, json.dumps(run.data, indent=2) + "\n")
-    lines = [json.dumps(line) for line in run.folder.read_metrics() if line.get("kind") == "eval"]
-    write_text(folder.metrics, "".join(f"{line}\n" for line in lines))
-    to.note(folder, plan, "finished", run.machine)
-    folder.write_result(run.result)  # last: it says that the run is whole
+def line_of(run: StoredRun) -> dict[str, Any]:
+    """All that a run says in words and numbers, without the folders of its machine."""
+    plan = run.plan.changed(data_dir=None, ood_dir=None).model_dump(mode="json")
+    recipe = plan.pop("recipe")
+    return {
+        "format": FORMAT,
+        "name": run.name,
+        "identity": run.plan.identity(),
+        "versions": plan.pop("versions"),
+        "machine": run.machine,
+        "data": run.data,
+        "recipe": {key: value for key, value in recipe.items() if key not in PLACES},
+        "plan": plan,
+        "result": run.result,
+        "metrics": [line for line in run.folder.read_metrics() if line.get("kind") == "eval"],
+    }
 
 
-def _other_ood(folder: RunFolder) -> list[str]:
-    try:
-        return list((folder.read_result() or {}).get("other_ood") or {})
-    except UserError:
-        return []
+def _tests(run: StoredRun) -> set[str]:
+    return set(run.result.get("other_ood") or {})

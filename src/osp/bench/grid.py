@@ -162,8 +162,10 @@ def find_grid(name: str) -> Grid:
     plain = name.lower().replace("_", "-")
     numbered = re.sub(r"^table[-. ]?(\d)", r"table\1", re.sub(r"^fig(?:ure)?[-. ]?(\d)", r"figure\1", plain))
     for each in (plain, numbered):
-        if each in names() or each in aliases():
-            return packaged(aliases().get(each, each))
+        if each in names():
+            return packaged(each)
+        if each in aliases():
+            return packaged(aliases()[each])
     if Path(name).expanduser().exists() or name.endswith((".yaml", ".yml")):
         return read_grid(Path(name).expanduser())
     hint = suggest(name, [*names(), *aliases(), "speed", "cost", "list", "status", "export"])

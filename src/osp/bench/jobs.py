@@ -77,10 +77,10 @@ class KeyCache:
 
     def __init__(self, store: Store) -> None:
         self._known: dict[tuple[Any, ...], dict[str, str] | None] = {}
-        self._stored = {run.plan.data for run in store.runs()}
+        self._names = store.names()
 
     def of(self, plan: Plan) -> dict[str, str] | None:
-        if plan.data not in self._stored:
+        if not any(name.startswith(f"{plan.data}-") for name in self._names):
             return None  # there is nothing to compare with
         where = (plan.data, plan.data_dir, plan.image_size, plan.ood_data, plan.ood_dir)
         key = (*where, plan.seed if plan.ood_data in ("gaussian", "uniform") else None)

@@ -79,6 +79,10 @@ class Report:
     def at(self, row: str, column: str) -> Filled:
         return next(each for each in self.filled if (each.cell.row, each.cell.column) == (row, column))
 
+    def showing(self, measure: str) -> Report:
+        """The same runs with another of their numbers."""
+        return Report(self.table, self.filled, measure, frozenset(_bold(self.table, self.filled, measure)))
+
     @property
     def runs(self) -> list[StoredRun]:
         """All that the numbers come from, each once."""

@@ -2,10 +2,12 @@
 
     <root>/store.json                                   the form of the store
     <root>/mnist-osp-r0.6-s0-1f0a9c2e4b-h1m1/           a run folder (`osp.runs.folder`) and `run.json`
+    <root>/mnist.jsonl                                  or finished runs as lines (`osp.runs.lines`), as in `results/`
     <root>/.claims/<name>.lock, <name>.claim            held by the process that works on that run (`osp.bench.claims`)
     <root>/.logs/<name>.log                             what that process printed
 
-A run's folder is named after the identity of its plan (`Plan.identity`: all that affects the result, but no folder,
+A folder needs no store.json where it holds lines. Where a run has a folder and a line, its folder counts once it is
+finished. A run is named after the identity of its plan (`Plan.identity`: all that affects the result, but no folder,
 device or word) and the two versions of the harness and of the method: what was run by other versions stays, is shown as
 *stale*, and is not mixed with today's. Runs on other images (`data.json`: content keys) have folders of their own too.
 The result itself says that a run is finished; `run.json` adds the machine and, after a failure, the reason.
@@ -29,6 +31,7 @@ from osp.errors import UserError
 from osp.files import make_folder, open_at_end, write_text
 from osp.recipe import Plan
 from osp.runs.folder import RunFolder
+from osp.runs.lines import LineRun, holds_lines, line_files, read_lines
 from osp.runs.schema import DataKeys, Note, check, read_json
 
 Status = Literal["finished", "running", "interrupted", "failed", "damaged", "stale", "missing"]
@@ -77,6 +80,10 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._marker = root / "store.json"
+        self._lines: dict[str, LineRun] = {}
+        self._stamps: dict[Path, tuple[int, int, int]] = {}
+        self.problems: list[str] = []
+        """Lines that could not be read, when they were last looked at."""
         self.check()
 
     def check(self) -> None:
@@ -87,6 +94,8 @@ class Store:
             if not self._marker.exists():
                 # another bench may be making it: first its hidden files appear, then the marker
                 used = self.root.exists() and any(not entry.name.startswith(".") for entry in self.root.iterdir())
+                if used and holds_lines(self.root):
+                    return
                 if used and not self._marker.exists():
                     raise UserError(f"The folder {self.root} is not empty and is no store; name another --store.")
                 if not used:
@@ -128,18 +137,45 @@ class Store:
 
     # Finding
 
+    def lines(self) -> Mapping[str, LineRun]:
+        """Runs that are lines of files, by name; a file is read again once it is another."""
+        same_files = self._stamps.get(self.root) == _stamp(self.root)
+        files = [path for path in self._stamps if path != self.root] if same_files else line_files(self.root)
+        found = {path: _stamp(path) for path in (self.root, *files)}
+        if found != self._stamps:
+            self._stamps, self._lines, self.problems = found, {}, []
+            for path in files:
+                try:
+                    read = read_lines(path)
+                except UserError as error:
+                    self.problems.append(str(error))
+                    continue
+                self.problems += [*read.problems, *([read.torn] if read.torn else [])]
+                self._lines |= {name: LineRun(self.root, line) for name, line in read.runs.items()}
+        return self._lines
+
+    def names(self) -> list[str]:
+        """Of all runs that are there, finished or not."""
+        folders = [path.name for path in self.root.iterdir() if path.is_dir()] if self.root.is_dir() else []
+        return sorted({*(name for name in folders if not name.startswith(".")), *self.lines()})
+
     def folder_for(self, plan: Plan, keys: Mapping[str, str] | None = None) -> RunFolder:
         """Where a run of this plan is or would be; with `keys`, a run on images with these content keys."""
         found = [folder for name in names_of(plan) if (folder := self._with_data(name, keys)).begun()]
         return found[0] if found else self._with_data(names_of(plan)[0], keys)
 
     def _with_data(self, name: str, keys: Mapping[str, str] | None) -> RunFolder:
-        """The folder of this name, or its sister for these images."""
-        usual = RunFolder(self.root / name)
-        if keys is None or not usual.data.exists() or _read(usual.data) in (dict(keys), {}):
+        """The run of this name, or its sister on these images."""
+        usual = self._named(name)
+        if keys is None or _data(usual) in (dict(keys), {}):
             return usual
         text = json.dumps(dict(keys), sort_keys=True)
-        return RunFolder(self.root / f"{name}-d{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}")
+        return self._named(f"{name}-d{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}")
+
+    def _named(self, name: str) -> RunFolder:
+        """A run by its name: its folder where that holds a result or there is no line of it."""
+        folder = RunFolder(self.root / name)
+        return folder if folder.result.exists() or name not in self.lines() else self.lines()[name]
 
     def find(self, plan: Plan, keys: Mapping[str, str] | None = None) -> StoredRun | None:
         """The finished run of this plan by today's versions; else a stale one, the newest first; else None.
@@ -149,7 +185,7 @@ class Store:
         current = self._read(self.folder_for(plan, keys), plan, keys)
         if current is not None:
             return current
-        others = (self._read(RunFolder(path), plan, keys) for path in self._older(plan))
+        others = (self._read(folder, plan, keys) for folder in self._older(plan))
         return next((run for run in others if run is not None), None)
 
     def status(self, plan: Plan, keys: Mapping[str, str] | None = None) -> Status:
@@ -170,28 +206,27 @@ class Store:
         return "stale" if found is not None else "missing"
 
     def has_finished(self, name: str, plan: Plan) -> bool:
-        """Whether the folder of this name holds all that the plan asks for, as whoever has its claim may ask."""
+        """Whether the run of this name has all that the plan asks for, as whoever has its claim may ask."""
         try:
-            found = self._read(RunFolder(self.root / name), plan)
+            found = self._read(self._named(name), plan)
         except UserError:  # damaged
             return False
         return found is not None and found.answers(plan)
 
     def runs(self) -> Iterator[StoredRun]:
         """Every finished run in the store; what cannot be read is left out."""
-        for path in sorted(self.root.iterdir() if self.root.is_dir() else ()):
+        for name in self.names():
             with contextlib.suppress(UserError):
-                if (run := self._read(RunFolder(path))) is not None:
+                if (run := self._read(self._named(name))) is not None:
                     yield run
 
-    def _older(self, plan: Plan) -> list[Path]:
-        """Folders of the same identity by other versions or on other images, the newest first."""
-        if not self.root.is_dir():
-            return []
-        here = {path.name: path for path in self.root.iterdir() if path.is_dir()}
+    def _older(self, plan: Plan) -> list[RunFolder]:
+        """Runs of the same identity by other versions or on other images, the newest first; lines come last."""
         stems = {name.rpartition("-")[0] for name in names_of(plan)}
-        chosen = [path for name, path in here.items() if any(name.startswith(f"{stem}-h") for stem in stems)]
-        return sorted(chosen, key=lambda path: _changed(path / "result.json"), reverse=True)
+        place = {name: number for number, name in enumerate(self.lines())}
+        chosen = [name for name in self.names() if any(name.startswith(f"{stem}-h") for stem in stems)]
+        newest = sorted(chosen, key=lambda n: (_changed(self._named(n).result), place.get(n, 0)), reverse=True)
+        return [self._named(name) for name in newest]
 
     def _read(
         self, folder: RunFolder, plan: Plan | None = None, keys: Mapping[str, str] | None = None
@@ -200,16 +235,19 @@ class Store:
         if result is None or not folder.begun():
             return None
         check_result(result, folder.result)
-        stored = Plan.read(folder.plan)
-        noted = read_note(folder.path / "run.json")
+        if isinstance(folder, LineRun):
+            stored, machine = plan_of_line(folder.line), dict(folder.line.get("machine", {}))
+        else:
+            noted = read_note(folder.path / "run.json")
+            stored, machine = Plan.read(folder.plan), {} if noted is None else dict(noted.machine)
         versions = dict(result.get("versions") or stored.versions)
-        data = _read(folder.data)
+        data = _data(folder)
         why = ""
         if plan is not None:
             why = outdated(versions, plan.versions)
             if not why and keys is not None and data and data != dict(keys):
                 why = "the images were others"
-        return StoredRun(folder, stored, result, versions, why, data, {} if noted is None else dict(noted.machine))
+        return StoredRun(folder, stored, result, versions, why, data, machine)
 
     # Claims, failures
 
@@ -237,7 +275,7 @@ class Store:
             "failure": failure,
             "identity": plan.identity(),
             "versions": plan.versions,
-            "data": _read(folder.data),
+            "data": _data(folder),
             "machine": dict(machine),
         }
         write_text(folder.path / "run.json", json.dumps(noted, indent=2) + "\n")
@@ -290,12 +328,29 @@ def read_note(path: Path) -> Note | None:
         return None
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """data.json, which may be missing or damaged without harm."""
+def plan_of_line(line: Mapping[str, Any]) -> Plan:
+    """The plan that a line has in parts."""
+    fields = {**line["plan"], "versions": line["versions"], "recipe": line.get("recipe", {})}
+    return Plan.of(fields, f"of {line['name']}")
+
+
+def _data(folder: RunFolder) -> dict[str, Any]:
+    """Content keys of a run's images, which may be missing or damaged without harm."""
+    if isinstance(folder, LineRun):
+        return folder.read_data()
     try:
-        return check({"keys": read_json(path)}, DataKeys).keys
+        return check({"keys": read_json(folder.data)}, DataKeys).keys
     except (OSError, ValueError):
         return {}
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    """What changes with a file."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return (0, 0, 0)
+    return (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def _changed(path: Path) -> float:

@@ -131,11 +131,16 @@ class Plan(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> Plan:
+        return cls.of(read_fields(path, "plan"), path)
+
+    @classmethod
+    def of(cls, fields: dict[str, Any], where: object) -> Plan:
+        """The plan of these fields; UserError that says where they are from if they are none."""
         try:
-            return cls(**read_fields(path, "plan"))
+            return cls(**fields)
         except ValidationError as error:
             raise UserError(
-                f"The plan {path} is of another version or damaged: {explain(error, cls, 'plan')}"
+                f"The plan {where} is of another version or damaged: {explain(error, cls, 'plan')}"
             ) from None
 
     def differences(self, recipe: Recipe) -> list[str]:

@@ -156,13 +156,18 @@ def metrics_line(text: str) -> dict[str, Any] | None:
         line = json.loads(text)
     except (ValueError, RecursionError):
         return None
+    return line if is_metrics(line) else None
+
+
+def is_metrics(line: Any) -> bool:
+    """Whether these are the fields of a line of metrics.jsonl."""
     if not isinstance(line, dict) or type(line.get("step")) is not int or not 0 <= line["step"] <= 2**62:
-        return None
+        return False
     for key, value in line.items():
         if key in ("kind", "stage"):
             fits = isinstance(value, str)
         else:
             fits = type(value) in (int, float) and abs(value) <= 1e300 and math.isfinite(value)
         if not fits:
-            return None
-    return line
+            return False
+    return True

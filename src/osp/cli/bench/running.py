@@ -114,7 +114,10 @@ def run(
         stopped, failed = outcome.stopped, bool(outcome.failed)
     for table in tables:
         shown = measures or (table.grid.measure, *table.grid.also, *_other_measures(table))
-        show(table, [fill(kept, table, each, keys) for each in shown], target, len(measures), against)
+        found = fill(kept, table, shown[0], keys)
+        show(table, [found.showing(each) for each in shown], target, len(measures), against)
+    for problem in kept.problems:
+        complain(problem)
     if stopped:
         complain("Stopped; everything is saved. The same command goes on.")
         raise typer.Exit(130)

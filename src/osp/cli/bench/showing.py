@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 def show(table: Table, reports: list[Report], out: Path, shown: int, base: str | None = None) -> None:
     """Print the table, and write it with its figure and page."""
     from osp.bench import counts, numbers, output
-    from osp.bench.figures import draw
     from osp.bench.paper_page import write_bench_page
 
     shown_on = console()
@@ -51,6 +50,8 @@ def show(table: Table, reports: list[Report], out: Path, shown: int, base: str |
         files += output.write(reports, out, base)
     pictures: list[Path] = []
     if table.grid.kind == "figure":
+        from osp.bench.figures import draw
+
         try:
             if reports[0].runs or not table.cells:
                 pictures = draw(table.grid.name, reports[0].runs, out)
