@@ -13,7 +13,10 @@ import torch
 from typer.testing import CliRunner
 
 from helpers.runs import run
+from helpers.stores import finished as finished_run
+from helpers.stores import plan_of
 from osp import Recipe, UserError
+from osp.bench.export import export
 from osp.bench.store import Store
 from osp.cli import app
 from osp.engine.checkpoint import load_checkpoint, save_checkpoint
@@ -110,6 +113,33 @@ def test_a_store_is_verified_with_all_its_runs(finished: Path, tmp_path: Path) -
     flip(RunFolder(store.root / "two").last)
     (store.root / "one/run.json").write_text("{", "utf-8")
     assert len(problems(store.root)) == 2
+
+
+def test_runs_that_are_lines_are_verified_one_by_one(tmp_path: Path) -> None:
+    store, small = Store(tmp_path / "store"), tmp_path / "results"
+    finished_run(store, plan_of())
+    finished_run(store, plan_of(seed=1))
+    export(store.runs(), Store(small))
+    (verdict,) = verify(small)
+    assert (verdict.kind, verdict.problems, len(verdict.checked)) == ("store", [], 4)
+    path = small / "digits.jsonl"
+    first, second = path.read_text().splitlines()
+    path.write_text(f"{first}\n{second}\n{second[:50]}")
+    assert problems(small) == []
+    assert [note for verdict in verify(small) for note in verdict.notes if "line 3 was cut off" in note]
+    other = first.replace('"steps":10,"eval_every"', '"steps":11,"eval_every"')
+    path.write_text(f"{other}\nno\n{second}\n")
+    (small / "map-other.json").write_text("{")
+    found = problems(small)
+    assert [problem for problem in found if "digits.jsonl, line 2 is passed over" in problem]
+    assert [problem for problem in found if "its plan has" in problem]
+    assert [problem for problem in found if problem == "map-other.json: there is no line of such a run"]
+    assert len(found) == 4
+
+
+def test_the_results_of_the_repository_are_whole() -> None:
+    (verdict,) = verify(Path(__file__).parents[1] / "results")
+    assert (verdict.problems, verdict.notes) == ([], [])
 
 
 def test_what_is_none_of_them_is_refused(tmp_path: Path) -> None:

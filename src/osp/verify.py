@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from osp.bench.store import Store
+from osp.bench.store import Store, plan_of_line
 from osp.data.split import Split
 from osp.engine.checkpoint import load_checkpoint
 from osp.engine.state import check_meta
-from osp.errors import UserError, printable, user_path
+from osp.errors import UserError, printable, short, user_path
 from osp.evaluate.predictions import Predictions
 from osp.evaluate.result import measure
 from osp.files import PARTIAL, owned, read_arrays
@@ -30,7 +30,8 @@ from osp.predictor import load as load_predictor
 from osp.recipe import Plan
 from osp.recipe.reading import read_fields
 from osp.runs.folder import RunFolder
-from osp.runs.schema import Note, check, metrics_line, read_json
+from osp.runs.lines import LineRun, holds_lines, line_files, map_name, read_lines
+from osp.runs.schema import Note, check, is_metrics, metrics_line, read_json
 
 TOLERANCE = 0.5
 """Points by which a figure computed again may differ: logits and features are kept in half precision."""
@@ -72,7 +73,7 @@ def verify(path: str | Path) -> Iterator[Verdict]:
     folder = user_path(path)
     if not folder.is_dir():
         raise UserError(f"There is no folder {folder}.")
-    if (folder / "store.json").exists():
+    if (folder / "store.json").exists() or holds_lines(folder):
         yield from verify_store(folder)
     elif (folder / FACTS).exists() or (folder / ARRAYS).exists():
         yield verify_photos(folder)
@@ -86,8 +87,10 @@ def verify(path: str | Path) -> Iterator[Verdict]:
 
 def verify_store(root: Path) -> Iterator[Verdict]:
     verdict = Verdict(root, "store")
-    verdict.attempt("store.json", lambda: Store(root))
-    runs = sorted(each for each in root.iterdir() if not each.name.startswith(".") and each.name != "store.json")
+    verdict.attempt("store.json" if (root / "store.json").exists() else "form", lambda: Store(root))
+    entries = sorted(each for each in root.iterdir() if not each.name.startswith(".") and each.name != "store.json")
+    lines, maps = line_files(root), sorted(root.glob(map_name("*")))
+    runs = [each for each in entries if each not in (*lines, *maps)]
     for each in runs:
         if each.is_symlink() or not each.is_dir():
             verdict.problems.append(f"{each.name}: no folder of a run")
@@ -95,10 +98,40 @@ def verify_store(root: Path) -> Iterator[Verdict]:
             noted = verdict.attempt(f"{each.name}/run.json", partial(_note, each / "run.json"))
             if noted is not None and noted.status == "finished" and not (each / "result.json").exists():
                 verdict.problems.append(f"{each.name}: run.json says that it is finished, and it has no result")
+    names: set[str] = set()
+    for each in lines:
+        names |= verdict.attempt(each.name, partial(_check_lines, each, verdict)) or set()
+    for each in maps:
+        run = each.name.removeprefix("map-").removesuffix(".json")
+        if run not in names:
+            verdict.problems.append(f"{each.name}: there is no line of such a run")
+        verdict.attempt(each.name, LineRun(root, {"name": run}).read_map)
     yield verdict
     for each in runs:
         if each.is_dir() and not each.is_symlink():
             yield verify_run(each)
+
+
+def _check_lines(path: Path, verdict: Verdict) -> set[str]:
+    """The names of the runs of a file; each is as good as its identity says."""
+    found = read_lines(path)
+    verdict.problems += [problem.removeprefix(f"{path.parent}{os.sep}") for problem in found.problems]
+    if found.torn:
+        verdict.notes.append(f"{found.torn.removeprefix(f'{path.parent}{os.sep}')}, and goes with the next export")
+    for name, line in found.runs.items():
+        verdict.attempt(f"{path.name}, {name}", partial(_check_line, line))
+    return set(found.runs)
+
+
+def _check_line(line: dict[str, Any]) -> None:
+    identity = plan_of_line(line).identity()
+    for place, said in (("its identity", line["identity"]), ("result", line["result"].get("identity"))):
+        if said != identity:
+            raise ValueError(f"{place} is {short(said)}, its plan has {identity}")
+    if line["result"].get("steps") != line["plan"].get("steps"):
+        raise ValueError(f"{line['result'].get('steps')} steps, its plan has {line['plan'].get('steps')}")
+    if not all(map(is_metrics, line.get("metrics", ()))):
+        raise ValueError("an evaluation is damaged")
 
 
 def _note(path: Path) -> Note:

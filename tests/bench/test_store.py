@@ -11,7 +11,7 @@ import pytest
 
 from helpers.stores import finished, plan_of
 from osp.bench.export import export
-from osp.bench.store import Store, read_note
+from osp.bench.store import Store
 from osp.errors import UserError
 from osp.recipe import Plan
 from osp.verify import verify
@@ -161,10 +161,50 @@ def test_an_export_is_a_store_without_weights_and_without_places(store: Store, t
     assert small.status(plan_of()) == "finished"
     found = small.find(plan_of())
     assert found is not None
-    assert [line["kind"] for line in found.folder.read_metrics()] == ["eval"]
-    files = {file.name: file.read_text() for file in found.folder.path.iterdir()}
-    assert "model.safetensors" not in files
-    assert not [name for name, text in files.items() if "somebody" in text]
+    assert found.folder.read_metrics() == lines[1:]
+    assert {path.name for path in small.root.iterdir()} == {"digits.jsonl", ".lines.lock"}
+    assert "somebody" not in (small.root / "digits.jsonl").read_text()
+    (original,) = store.runs()
+    plain = original.plan.changed(data_dir=None, recipe=found.plan.recipe)
+    assert (found.plan, found.result, found.data, found.machine) == (plain, original.result, original.data, {})
+
+
+def test_an_exported_run_is_written_again_once_it_was_tested_on_more(store: Store, tmp_path: Path) -> None:
+    path, small = finished(store, plan_of()), Store(tmp_path / "results")
+    assert export(store.runs(), small) == 1
+    wanted = plan_of(test_ood="uniform")
+    assert small.status(wanted) == "interrupted"
+    result = json.loads((path / "result.json").read_text())
+    (path / "result.json").write_text(json.dumps({**result, "other_ood": {"uniform": {"auroc": 50.0}}}))
+    assert export(store.runs(), small) == 1
+    assert small.status(wanted) == "finished"
+    assert len(list(small.runs())) == 1
+
+
+def test_a_run_folder_counts_before_a_line_once_it_is_finished(store: Store, tmp_path: Path) -> None:
+    path, small = finished(store, plan_of()), Store(tmp_path / "results")
+    export(store.runs(), small)
+    (small.root / path.name).mkdir()
+    (small.root / path.name / "plan.yaml").write_text("half")
+    assert small.status(plan_of()) == "finished"
+    (small.root / path.name / "plan.yaml").unlink()
+    (small.root / path.name).rmdir()
+    finished(small, plan_of(), accuracy=95.0)
+    assert [run.result["accuracy"] for run in small.runs()] == [95.0]
+    assert (small.root / "store.json").exists()
+
+
+def test_lines_of_other_versions_and_other_images_are_stale(store: Store, tmp_path: Path) -> None:
+    plan, small = plan_of(), Store(tmp_path / "results")
+    finished(store, newer(plan, "method"))
+    export(store.runs(), small)
+    found = small.find(plan)
+    assert found is not None
+    assert found.stale == "method 99, today 1"
+    finished(store, plan)
+    export(store.runs(), small)
+    assert small.status(plan, {"0 digits": "k"}) == "finished"
+    assert small.status(plan, {"0 digits": "other"}) == "stale"
 
 
 def test_a_map_drawn_after_an_export_goes_along_with_the_next_one(store: Store, tmp_path: Path) -> None:
@@ -175,6 +215,7 @@ def test_a_map_drawn_after_an_export_goes_along_with_the_next_one(store: Store, 
     found = small.find(plan_of())
     assert found is not None
     assert found.folder.read_map() == {"places": [[0.25, 1.0]], "classes": [-1]}
+    assert (small.root / f"map-{path.name}.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -200,8 +241,3 @@ def test_a_note_that_does_not_have_its_form_counts_as_none_and_verify_tells(note
     assert [run.machine for run in store.runs()] == [{}]
     (verdict, *_) = verify(store.root)
     assert [problem for problem in verdict.problems if "run.json" in problem], folder
-
-
-def test_every_note_in_the_repository_has_its_form() -> None:
-    notes = sorted((Path(__file__).parents[2] / "results").glob("*/run.json"))
-    assert [note for note in notes if read_note(note) is None] == []

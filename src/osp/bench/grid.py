@@ -161,13 +161,17 @@ def find_grid(name: str) -> Grid:
     """A table by its name, by another name of it, or the user's own file."""
     plain = name.lower().replace("_", "-")
     numbered = re.sub(r"^table[-. ]?(\d)", r"table\1", re.sub(r"^fig(?:ure)?[-. ]?(\d)", r"figure\1", plain))
+    own = Path(name).expanduser()
     for each in (plain, numbered):
         if each in names():
             return packaged(each)
+    if name.endswith((".yaml", ".yml")):
+        return read_grid(own)
+    for each in (plain, numbered):  # last: every table has to be read for its other names
         if each in aliases():
             return packaged(aliases()[each])
-    if Path(name).expanduser().exists() or name.endswith((".yaml", ".yml")):
-        return read_grid(Path(name).expanduser())
+    if own.exists():
+        return read_grid(own)
     hint = suggest(name, [*names(), *aliases(), "speed", "cost", "list", "status", "export"])
     raise UserError(f"Unknown table {name!r}.{hint} `osp bench list` shows them; a file of your own: mine.yaml")
 
