@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable
-from functools import cache, cached_property
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any, Generic, TypeVar
@@ -32,9 +32,8 @@ class Plugins(Generic[T]):
         self.package, self.group, self.kind, self.read = package, group, kind, read
         self.helpers = frozenset(helpers)
 
-    @cached_property
     def files(self) -> dict[str, str]:
-        """Names and the modules of the package that they stand for; a package does not change while it runs."""
+        """Names and the modules of the package that they stand for."""
         folder = importlib.import_module(self.package).__path__
         stems = (module.name for module in pkgutil.iter_modules(folder))
         return {stem.replace("_", "-"): stem for stem in stems if stem not in self.helpers and stem[0] != "_"}
@@ -45,11 +44,11 @@ class Plugins(Generic[T]):
 
     def names(self) -> list[str]:
         """All names, in alphabetical order."""
-        return sorted({*self.files, *self.installed()})
+        return sorted({*self.files(), *self.installed()})
 
     def get(self, name: str) -> T | None:
         """The thing of this name; None where there is none."""
-        if stem := self.files.get(name):
+        if stem := self.files().get(name):
             return self.read(importlib.import_module(f"{self.package}.{stem}"))
         point = self.installed().get(name)
         if point is None:

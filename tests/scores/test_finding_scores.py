@@ -68,7 +68,7 @@ def test_a_broken_entry_point_is_named(monkeypatch: pytest.MonkeyPatch, value: s
 
 
 def test_every_score_carries_its_files_name_and_says_what_it_is() -> None:
-    names = list(registry._scores.files)
+    names = list(registry._scores.files())
     assert {"softmax", "energy", "vim", "matching"} <= set(names)
     for name in names:
         kind = scores.get(name)

@@ -97,7 +97,7 @@ def available() -> list[str]:
     >>> available()
     ['adapter', 'cnn', 'fast', 'small', 'wrn-DEPTH-WIDTH']
     """
-    own = {name: spec.name for name in _networks.files if (spec := _networks.get(name)) is not None}
+    own = {name: spec.name for name in _networks.files() if (spec := _networks.get(name)) is not None}
     return sorted(own.get(name, name) for name in _networks.names())
 
 
@@ -125,7 +125,7 @@ def size_of(name: str) -> int:
 
 
 def _unknown(name: str) -> str:
-    own = [spec for each in _networks.files if (spec := _networks.get(each)) is not None]
+    own = [spec for each in _networks.files() if (spec := _networks.get(each)) is not None]
     families = " or ".join(spec.name for spec in own if spec.example)
     hint = suggest(name, [*(spec.example or spec.name for spec in own), *_networks.installed()])
     return f"Unknown network {short(name)}.{hint} Any {families} works."
