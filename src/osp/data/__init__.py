@@ -82,11 +82,7 @@ def load(
 
 
 def describe_set(
-    name: str,
-    root: str | os.PathLike[str] | None = None,
-    *,
-    size: int | None = None,
-    progress: Progress | None = None,
+    name: str, root: str | os.PathLike[str] | None = None, *, size: int | None = None, progress: Progress | None = None
 ) -> Description:
     """Classes, images per class and shape of one set, from listings, headers and labels: nothing is decoded.
 

@@ -85,11 +85,7 @@ class ArrayWriter:
 
 
 def cached(
-    label: str,
-    key: str,
-    fingerprint: str,
-    row_shape: tuple[int, ...],
-    build: Callable[[ArrayWriter], dict[str, Any]],
+    label: str, key: str, fingerprint: str, row_shape: tuple[int, ...], build: Callable[[ArrayWriter], dict[str, Any]]
 ) -> Cached:
     """The array made by `build` from sources with this fingerprint: from the disk if it was made before.
 

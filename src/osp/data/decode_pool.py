@@ -8,7 +8,6 @@ threads nor need the user's script to guard its main module.
 from __future__ import annotations
 
 import contextlib
-import queue
 import subprocess
 import sys
 import threading
@@ -50,15 +49,14 @@ def _placed(chunks: Iterator[Chunk], starts: Sequence[int]) -> Iterator[Chunk]:
 
 
 class _Pool:
+    """Threads, each of which asks a worker process of its own."""
+
     def __init__(self, size: int, workers: int) -> None:
-        self._size = size
+        self._size, self._window = size, 2 * workers
         self._closing = threading.Event()
-        self._threads = ThreadPoolExecutor(workers)
-        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        self._own = threading.local()
         self._started: list[_Worker] = []
-        for _ in range(workers):
-            self._idle.put(self._start())
-        self._window = 2 * workers
+        self._threads = ThreadPoolExecutor(workers)
 
     def __enter__(self) -> _Pool:
         return self
@@ -72,11 +70,6 @@ class _Pool:
         for worker in self._started:  # one may have been started meanwhile
             worker.close()
 
-    def _start(self) -> _Worker:
-        worker = _Worker(self._size)
-        self._started.append(worker)
-        return worker
-
     def map(self, chunks: Sequence[Sequence[Place]]) -> Iterator[Chunk]:
         """In order, with only a few chunks ahead of the reader, so that memory stays small."""
         waiting: deque[Future[Chunk]] = deque()
@@ -88,16 +81,16 @@ class _Pool:
             yield waiting.popleft().result()
 
     def _decode(self, paths: Sequence[Place]) -> Chunk:
-        worker = self._idle.get()
+        worker: _Worker | None = getattr(self._own, "worker", None)
+        if worker is None:
+            self._own.worker = worker = _Worker(self._size)
+            self._started.append(worker)
         try:
             return worker.ask(paths)
         except (EOFError, OSError, ValueError):
-            worker.close()
+            self._own.worker = None
             self._started.remove(worker)
-            if not self._closing.is_set():
-                worker = self._start()
-        finally:
-            self._idle.put(worker)
+            worker.close()
         return self._one_by_one(paths)
 
     def _one_by_one(self, paths: Sequence[Place]) -> Chunk:
@@ -112,16 +105,17 @@ class _Pool:
 class _Worker:
     def __init__(self, size: int) -> None:
         self._size = size
-        command = [*python(), decoder.__file__, str(size)]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-
-    def ask(self, paths: Sequence[Place]) -> Chunk:
+            [*python(), decoder.__file__, str(size)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        decoder.send(self._process.stdin, list(paths))
-        skipped, body = decoder.receive(self._process.stdout)
+        self._in, self._out = self._process.stdin, self._process.stdout
+
+    def ask(self, paths: Sequence[Place]) -> Chunk:
+        decoder.send(self._in, list(paths))
+        skipped, body = decoder.receive(self._out)
         # a bytearray, as torch wants arrays that it may write to
         images = np.frombuffer(bytearray(body), np.uint8).reshape(-1, 3, self._size, self._size)
         return images, [(int(position), str(reason)) for position, reason in skipped]
@@ -131,8 +125,7 @@ class _Worker:
 
     def close(self) -> None:
         self._process.kill()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
+        for stream in (self._in, self._out):
+            with contextlib.suppress(OSError):
+                stream.close()
         self._process.wait()

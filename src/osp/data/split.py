@@ -235,11 +235,7 @@ def _group(images: ImageSet, number: int, *key: int | str, offset: int = 0, with
 
 
 def _ood_groups(
-    images: ImageSet,
-    not_these: Sequence[int],
-    *key: int | str,
-    offset: int = 0,
-    without: np.ndarray | None = None,
+    images: ImageSet, not_these: Sequence[int], *key: int | str, offset: int = 0, without: np.ndarray | None = None
 ) -> list[Group]:
     """The classes that have images and are not ID, then the images without a class where there are any."""
     present = np.unique(images.labels) if images.labels is not None else np.array([-1] if len(images) else [])

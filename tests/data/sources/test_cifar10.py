@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from published_files import cifar10_python, rgb
 
 import osp.data
+from helpers.published_files import cifar10_python, rgb
 from osp.errors import UserError
 
 ANIMALS = ("bird", "cat", "deer", "dog", "frog", "horse")

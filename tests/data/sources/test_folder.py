@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from published_files import save_images
 
 import osp.data
+from helpers.published_files import save_images
 from osp.errors import UserError
 
 
@@ -174,3 +174,14 @@ def test_an_empty_folder_a_file_and_a_missing_folder_are_plain_errors(tmp_path: 
         osp.data.load("folder", tmp_path)
     with pytest.raises(UserError, match="data_dir, or OSP_DATA"):
         osp.data.load("folder")
+
+
+def test_a_link_within_the_test_folder_makes_no_test_images_of_another_class(tmp_path: Path) -> None:
+    for seed, folder in enumerate(("train/cat", "train/dog", "test/dog")):
+        save_images(tmp_path / folder, 4, seed=seed)
+    (tmp_path / "test" / "cat").symlink_to(tmp_path / "test" / "dog", target_is_directory=True)
+    with pytest.warns(UserWarning, match=r"not followed: 1 \(test.cat\)"):
+        _, test = osp.data.load("folder", tmp_path)
+    assert test is not None
+    assert test.labels is not None
+    assert test.labels.tolist() == [1] * 4

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from published_files import stl10
 
 import osp.data
+from helpers.published_files import stl10
 from osp.data.decode import resize_batch
 from osp.errors import UserError
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from published_files import tiny_imagenet
 
 import osp.data
+from helpers.published_files import tiny_imagenet
 from osp.errors import UserError
 
 
