@@ -110,7 +110,7 @@ def walk(folder: Path | str, deep: bool = True) -> Found:
     """List a folder and, with `deep`, all folders below it."""
     found = Found()
     root = os.path.realpath(folder)
-    waiting, seen = [str(folder)], {_identity_of(str(folder))}
+    waiting, seen = [str(folder)], {_file(str(folder)).identity}
     while waiting:
         with _scan(waiting.pop()) as entries:
             for entry in entries:
@@ -123,11 +123,13 @@ def walk(folder: Path | str, deep: bool = True) -> Found:
                     if entry.is_symlink():
                         if not _within(os.path.realpath(entry.path), root):
                             found.links.append(entry.path)
-                    elif (identity := _identity_of(entry.path)) not in seen:  # a mounted folder can go round, too
+                    elif (
+                        identity := _file(entry.path).identity or (entry.path,)
+                    ) not in seen:  # a mounted folder can go round, too
                         seen.add(identity)
                         waiting.append(entry.path)
                 elif name.lower().endswith(_IMAGES):
-                    found.files.append(_file(entry))
+                    found.files.append(_file(entry.path))
                 elif (kind := os.path.splitext(name)[1].lower()) not in _NOTES:
                     found.passed_over[kind or "without an extension"] += 1
     found.files.sort()
@@ -162,38 +164,16 @@ def list_classes(root: Path) -> tuple[dict[str, Found], list[str]]:
 
 def stat_files(paths: Sequence[str]) -> list[File]:
     """Files by their paths, as they are now; size -1 where there is none any more."""
-    files = []
-    for path in paths:
-        try:
-            status = os.stat(path)
-        except OSError:
-            files.append(File(path, -1, 0, 0))
-            continue
-        files.append(_with_status(path, status))
-    return files
+    return [_file(path) for path in paths]
 
 
-def _file(entry: os.DirEntry[str]) -> File:
+def _file(path: str) -> File:
     try:
-        return _with_status(entry.path, entry.stat())
+        status = os.stat(path)
     except OSError:  # a link to nowhere: listed among the unreadable
-        return File(entry.path, -1, 0, 0)
-
-
-def _with_status(path: str, status: os.stat_result) -> File:
-    return File(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, _identity(path, status))
-
-
-def _identity_of(path: str) -> tuple[int | str, ...]:
-    try:
-        return _identity(path, os.stat(path))
-    except OSError:
-        return (path,)
-
-
-def _identity(path: str, status: os.stat_result) -> tuple[int | str, ...]:
-    """Windows gives no number of a file while it lists a folder."""
-    return (status.st_dev, status.st_ino) if status.st_ino else (os.path.realpath(path),)
+        return File(path, -1, 0, 0)
+    identity = (status.st_dev, status.st_ino) if status.st_ino else (os.path.realpath(path),)
+    return File(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, identity)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from osp.data.images import match
 from osp.errors import UserError
 
 WANTED = "Images must be N×H×W or N×H×W×C with 1 or 3 channels"
@@ -90,10 +91,4 @@ def _side(shape: tuple[int, int, int]) -> int:
 
 def _channels(pixels: np.ndarray, wanted: int) -> np.ndarray:
     """Grey repeated, or luminance as Pillow has it; grey that was made RGB comes back exactly."""
-    if len(pixels) == wanted:
-        return pixels
-    if wanted == 3:
-        return np.repeat(pixels, 3, axis=0)
-    from PIL import Image
-
-    return np.asarray(Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0))).convert("L"))[None]
+    return np.ascontiguousarray(match(pixels[None], (wanted, *pixels.shape[1:]))[0])

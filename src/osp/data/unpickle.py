@@ -12,7 +12,7 @@ import os
 import pickle
 import re
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
@@ -127,14 +127,6 @@ for _builtins in ("builtins", "__builtin__"):  # Python 3 and 2
     _ADMITTED[_builtins, "bytearray"] = _bytes
 
 
-_REFUSED = (
-    *(pickle.INST, pickle.OBJ, pickle.NEWOBJ, pickle.NEWOBJ_EX, pickle.EXT1, pickle.EXT2, pickle.EXT4),
-    *(pickle.PERSID, pickle.BINPERSID, pickle.NEXT_BUFFER, pickle.READONLY_BUFFER),
-    *(pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET),
-)
-"""Instructions that make objects in other ways than batches of images need."""
-
-
 _USUAL: dict[int, Callable[[Any], None]] = dict(pickle._Unpickler.dispatch)
 
 
@@ -143,6 +135,7 @@ class _Unpickler(pickle._Unpickler):
     twice, and no more bytes made than the file has."""
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(_USUAL)
+    stack: list[Any]
 
     def __init__(self, file: IO[bytes]) -> None:
         self._left = os.fstat(file.fileno()).st_size
@@ -173,62 +166,56 @@ class _Unpickler(pickle._Unpickler):
                 f"{str(module)[:80]}.{str(name)[:80]}, which has no place in a data file"
             ) from None
 
-    def made(self, value: object) -> None:
+    def check_call(self) -> None:
+        if not any(self.stack[-2] is each for each in _ADMITTED.values()):
+            raise pickle.UnpicklingError("a call of something that is no function")
+
+    def check_state(self) -> None:
+        if not isinstance(self.stack[-2], _DType | _Array):
+            raise pickle.UnpicklingError(f"a state for a {type(self.stack[-2]).__name__}")
+
+    def count_made(self) -> None:
         """Count the bytes of what a call has made: calls of one long text, many times over, could fill the memory."""
+        value = self.stack[-1]
         self._budget -= len(value) if isinstance(value, bytes) else getattr(value, "nbytes", 0)
         if self._budget < 0:
             raise pickle.UnpicklingError("more bytes than the file can hold")
 
-    def watched_reduce(self) -> None:
-        if not any(self.stack[-2] is each for each in _ADMITTED.values()):  # type: ignore[attr-defined]
-            raise pickle.UnpicklingError("a call of something that is no function")
-        _USUAL[pickle.REDUCE[0]](self)
-        self.made(self.stack[-1])  # type: ignore[attr-defined]
-
-    def watched_build(self) -> None:
-        owner = self.stack[-2]  # type: ignore[attr-defined]
-        if not isinstance(owner, _DType | _Array):
-            raise pickle.UnpicklingError(f"a state for a {type(owner).__name__}")
-        _USUAL[pickle.BUILD[0]](self)
-        self.made(owner)
-
-    def watched_key(self) -> None:
-        _check_keys(self.stack[-2:-1])  # type: ignore[attr-defined]
-        _USUAL[pickle.SETITEM[0]](self)
-
-    def watched_keys(self) -> None:
-        _check_keys(self.stack[::2])  # type: ignore[attr-defined]
-        _USUAL[pickle.SETITEMS[0]](self)
-
-    def watched_dict(self) -> None:
-        _check_keys(self.stack[::2])  # type: ignore[attr-defined]
-        _USUAL[pickle.DICT[0]](self)
+    def check_seen(self) -> None:
+        """A value seen before is no container: 40 lists, each twice in the next, are 10^12."""
+        if isinstance(self.stack[-1], tuple | list | dict):
+            raise pickle.UnpicklingError("a list or table that is used twice")
 
     def refuse(self) -> None:
         raise pickle.UnpicklingError("an instruction that has no place in a data file")
 
 
-def _watched_get(code: bytes) -> Callable[[_Unpickler], None]:
-    """A value seen before, unless it is a container: 40 lists, each twice in the next, are 10^12."""
-    usual = _USUAL[code[0]]
-
-    def get(reader: _Unpickler) -> None:
-        usual(reader)
-        if isinstance(reader.stack[-1], tuple | list | dict):  # type: ignore[attr-defined]
-            raise pickle.UnpicklingError("a list or table that is used twice")
-
-    return get
+Check = Callable[[_Unpickler], None]
 
 
-_Unpickler.dispatch |= {code[0]: _Unpickler.refuse for code in _REFUSED}
-_Unpickler.dispatch |= {code[0]: _watched_get(code) for code in (pickle.GET, pickle.BINGET, pickle.LONG_BINGET)}
-_Unpickler.dispatch |= {
-    pickle.REDUCE[0]: _Unpickler.watched_reduce,
-    pickle.BUILD[0]: _Unpickler.watched_build,
-    pickle.SETITEM[0]: _Unpickler.watched_key,
-    pickle.SETITEMS[0]: _Unpickler.watched_keys,
-    pickle.DICT[0]: _Unpickler.watched_dict,
-}
+def _watch(codes: Sequence[bytes], before: Check = lambda _: None, after: Check = lambda _: None) -> None:
+    for code in codes:
+
+        def watched(reader: _Unpickler, usual: Callable[[Any], None] = _USUAL[code[0]]) -> None:
+            before(reader)
+            usual(reader)
+            after(reader)
+
+        _Unpickler.dispatch[code[0]] = watched
+
+
+_watch([pickle.REDUCE], _Unpickler.check_call, _Unpickler.count_made)
+_watch([pickle.BUILD], _Unpickler.check_state, _Unpickler.count_made)
+_watch([pickle.SETITEM], lambda reader: _check_keys(reader.stack[-2:-1]))
+_watch([pickle.SETITEMS, pickle.DICT], lambda reader: _check_keys(reader.stack[::2]))
+_watch([pickle.GET, pickle.BINGET, pickle.LONG_BINGET], after=_Unpickler.check_seen)
+for _code in (
+    # these make objects in other ways than batches of images need
+    *(pickle.INST, pickle.OBJ, pickle.NEWOBJ, pickle.NEWOBJ_EX, pickle.EXT1, pickle.EXT2, pickle.EXT4),
+    *(pickle.PERSID, pickle.BINPERSID, pickle.NEXT_BUFFER, pickle.READONLY_BUFFER),
+    *(pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET),
+):
+    _Unpickler.dispatch[_code[0]] = _Unpickler.refuse
 
 
 def load_plain(path: Path) -> Any:
@@ -239,14 +226,12 @@ def load_plain(path: Path) -> Any:
     try:
         with open(path, "rb") as file:
             return _Unpickler(file).load()
-    except EOFError:
-        raise UserError(f"{path} ends too early (it has {path.stat().st_size:,} bytes). Fetch it again.") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}.") from None
     except MemoryError:
         raise UserError(f"{path} asks for more memory than there is: it is damaged. Fetch it again.") from None
     except Exception as error:  # a damaged pickle can fail with almost any exception
-        if "truncated" in str(error) or "Ran out of input" in str(error):
+        if isinstance(error, EOFError) or "truncated" in str(error) or "Ran out of input" in str(error):
             raise UserError(f"{path} ends too early (it has {path.stat().st_size:,} bytes). Fetch it again.") from None
         raise UserError(
             f"{path} was refused: it is not the plain pickle it should be (found {str(error)[:300]}). "
