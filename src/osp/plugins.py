@@ -6,6 +6,7 @@ Nothing is imported before it is asked for, so that a misspelt name is told at o
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -34,8 +35,8 @@ class Plugins(Generic[T]):
 
     def files(self) -> dict[str, str]:
         """Names and the modules of the package that they stand for."""
-        folder = importlib.import_module(self.package).__path__
-        stems = (module.name for module in pkgutil.iter_modules(folder))
+        folders = tuple(importlib.import_module(self.package).__path__)
+        stems = _modules(folders, tuple(map(_changed, folders)))
         return {stem.replace("_", "-"): stem for stem in stems if stem not in self.helpers and stem[0] != "_"}
 
     def installed(self) -> dict[str, EntryPoint]:
@@ -63,6 +64,19 @@ class Plugins(Generic[T]):
             return self.read(found)
         except Exception as error:
             raise UserError(f"{what}: {error}") from error
+
+
+@cache
+def _modules(folders: tuple[str, ...], changed: tuple[int, ...]) -> tuple[str, ...]:
+    """Of folders that were last changed then: a table asks for its methods a thousand times."""
+    return tuple(module.name for module in pkgutil.iter_modules(folders))
+
+
+def _changed(folder: str) -> int:
+    try:
+        return os.stat(folder).st_mtime_ns
+    except OSError:  # in an archive, which does not change
+        return 0
 
 
 @cache

@@ -169,3 +169,34 @@ def test_a_grid_file_cannot_say_where_its_table_is_written(tmp_path: Path, name:
         find_grid(str(tmp_path / "my table.yaml"))
     (tmp_path / "my table.yaml").write_text("title: t\nmethods: [osp]\n")
     assert find_grid(str(tmp_path / "my table.yaml")).name == "my table"
+
+
+OWN = """from osp.methods import Method, Options
+class Mine(Method):
+    class Options(Options):
+        fairness: float = 1.0
+    def losses(self, batch, step): return {"loss": self.logits(batch["labeled"]).sum()}
+"""
+
+
+def test_a_file_may_have_rows_of_a_method_file_that_the_command_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(OWN)
+    (tmp_path / "mine.yaml").write_text(
+        "title: Mine\ndatasets: [digits]\nrows:\n- fixmatch\n- {method: ./mine.py}\n"
+        "- {method: mine.py, options: {fairness: 0}}\n"
+    )
+    for named in ((), ("fixmatch",), ("./other.py",)):
+        with pytest.raises(
+            UserError, match=r"names the method file \./mine\.py.* name it yourself: --methods \./mine\.py"
+        ):
+            find_grid("mine.yaml", named)
+    for path in ("./mine.py", "mine.py", str(tmp_path / "mine.py")):
+        choice = Choice(scale="demo", methods=("fixmatch", path))
+        table = expand(find_grid("mine.yaml", choice.methods), choice)
+        assert table.rows == ("fixmatch", "./mine.py", "mine.py, fairness=0")
+        assert [plan.options.get("fairness") for plan in table.plans] == [None, 1.0, 0.0]
+        only = Choice(scale="demo", methods=(path,))
+        assert expand(find_grid("mine.yaml", only.methods), only).rows == table.rows[1:]

@@ -5,17 +5,20 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import pytest
+import rich.console
 
 from helpers.stores import finished
 from helpers.strangers import payload
 from osp.bench.cells import Choice, Table, expand
 from osp.bench.grid import Grid, Paper
 from osp.bench.numbers import Report, budgets, check_row, differences, fill, sign_flip
-from osp.bench.output import against, as_csv, as_json, latex, legend, markdown, write
+from osp.bench.output import against, as_csv, as_json, latex, legend, markdown, terminal, write
+from osp.bench.paper_page import write_bench_page
 from osp.bench.store import Store
 from osp.errors import UserError
 
@@ -53,7 +56,7 @@ def test_mean_deviation_paper_and_difference_are_those_of_the_runs(tmp_path: Pat
     assert "92.00 ± 1.00 (3) bv<br>paper 99.3, -7.3" in text
     assert "not run" in text
     assert "Mine & &lt;yours>" in text
-    assert "Mine \\& <yours>" in latex(report)
+    assert "Mine \\& <yours>" in latex([report])
 
 
 def test_a_number_that_a_method_does_not_have_is_not_called_not_run(tmp_path: Path) -> None:
@@ -123,15 +126,63 @@ def test_rows_are_compared_seed_by_seed(tmp_path: Path) -> None:
     assert (found.row, found.column, found.measure) == ("osp", "0.3", "accuracy")
     assert found.mean == pytest.approx(0.5)
     assert found.error == pytest.approx((5 / 3) ** 0.5 / 2)
-    assert (found.higher, found.seeds) == (2, 4)
+    assert (found.higher, found.better, found.seeds) == (2, 2, 4)
     assert found.p == pytest.approx(6 / 16)
     assert against([report], "supervised") == [
-        ("osp, 0.3", "accuracy", "+0.50 ± 0.65", "2 of 4 seeds", f"{found.p:.4f}")
+        ("osp, 0.3", "accuracy", "+0.50 ± 0.65", "better on 2 of 4", f"{found.p:.4f}")
     ]
-    assert "| osp, 0.3 | accuracy | +0.50 ± 0.65 | 2 of 4 seeds |" in markdown([report], "supervised")
+    assert "| osp, 0.3 | accuracy | +0.50 ± 0.65 | better on 2 of 4 |" in markdown([report], "supervised")
     assert "Against" not in markdown([report])
     (other,) = differences(report, "osp")
     assert other.mean == pytest.approx(-0.5)
+
+
+def test_differences_to_a_row_stand_in_every_form(tmp_path: Path) -> None:
+    report = filled(tmp_path, (1.0, 2.0, 0.0, -1.0))
+    (found,) = differences(report, "supervised")
+    said = json.loads(as_json([report], "supervised"))["against"]
+    assert (said["row"], said["differences"]) == ("supervised", [vars(found)])
+    assert json.loads(as_json([report]))["against"] is None
+    rows = {(row["row"], row["column"]): row for row in csv.DictReader(io.StringIO(as_csv([report], "supervised")))}
+    mine = rows["osp", "0.3"]
+    assert (mine["against"], float(mine["against_mean"]), mine["against_better"]) == ("supervised", found.mean, "2")
+    assert (float(mine["against_p"]), mine["against_seeds"]) == (found.p, "4")
+    assert rows["supervised", "0.3"]["against_mean"] == rows["osp", "0.6"]["against_mean"] == ""
+    assert "against" not in as_csv([report])
+    assert "osp, 0.3 & accuracy & +0.50 $\\pm$ 0.65 & better on 2 of 4 & 0.3750 \\\\" in latex([report], "supervised")
+    assert latex([report]).count("tabular}") == 2
+    page = write_bench_page([report], report.table.grid, [], tmp_path, "supervised").read_text()
+    assert "Against supervised, paired by seed" in page
+    assert "better on 2 of 4" in page
+
+
+def test_names_are_never_read_as_formulas_links_or_commands(tmp_path: Path) -> None:
+    names = ["=1+1", "+1", "-1", "@x", "\t=1", " =1", "\r=1", "＝1", "[x](javascript:1)", "\x1b]0;x\x07"]
+    rows = [{"name": name, "method": "supervised"} for name in names]
+    report = fill(Store(tmp_path / "store"), expand(grid(methods=(), rows=rows, ratios=(0.3,)), CHOICE))
+    cells = list(csv.reader(io.StringIO(as_csv([report]))))[1:]
+    assert [row[0][0] for row in cells[:5]] == ["'"] * 4 + ["\\"]  # a tab is written out
+    assert not [cell for row in cells for cell in row if cell.lstrip("'").strip()[:1] in ("=", "@") and cell[0] != "'"]
+    assert not [cell for row in cells for cell in row if "\x1b" in cell]
+    assert {row[9] for row in cells} == {""}  # marks: nothing is nothing
+    assert "\n| \\[x](javascript:1) |" in markdown([report])
+    assert "\n{[}x](javascript:1) &" in latex([report])
+
+
+def test_the_measure_stands_under_the_title_of_a_terminal_table(tmp_path: Path) -> None:
+    shown = io.StringIO()
+    rich.console.Console(file=shown, width=120).print(terminal(filled(tmp_path, (1.0,)).showing("val_accuracy")))
+    title, measure = [line.strip() for line in shown.getvalue().splitlines() if line.strip()][:2]
+    assert (title, measure) == ("Mine & <yours>", "validation accuracy (%), for choosing")
+
+
+def test_what_a_table_is_about_says_which_data_sets_it_shows() -> None:
+    about = {"about": "The paper has MNIST.", "datasets": ("mnist", "digits")}
+    assert expand(grid(**about), CHOICE).about == "The paper has MNIST."
+    assert expand(grid(**about), replace(CHOICE, datasets=("digits",))).about == "The paper has MNIST."
+    other = expand(grid(about="The paper has MNIST.", datasets=("mnist",)), replace(CHOICE, datasets=("digits",)))
+    assert other.about == "The paper has MNIST. Here: digits."
+    assert "The paper has MNIST. Here: digits." in markdown([fill(Store(Path("nowhere")), other)])
 
 
 def test_smaller_is_better_for_some_numbers_and_neither_for_others(tmp_path: Path) -> None:
@@ -139,8 +190,13 @@ def test_smaller_is_better_for_some_numbers_and_neither_for_others(tmp_path: Pat
     for seed in range(3):
         finished(store, table.cell("supervised", "0.3").plans[seed], fpr95=50.0, angle=60.0)
         finished(store, table.cell("osp", "0.3").plans[seed], fpr95=40.0, angle=70.0)
-    assert [each.p for each in differences(fill(store, table, "fpr95"), "supervised")] == [1 / 8]
-    assert [each.p for each in differences(fill(store, table, "angle"), "supervised")] == [None]
+    (fpr,), (angle,) = (differences(fill(store, table, key), "supervised") for key in ("fpr95", "angle"))
+    assert (fpr.p, fpr.higher, fpr.better) == (1 / 8, 0, 3)
+    assert (angle.p, angle.higher, angle.better) == (None, 3, None)
+    (line,) = against([fill(store, table, "fpr95")], "supervised")
+    assert line[3] == "better on 3 of 3"
+    (line,) = against([fill(store, table, "angle")], "supervised")
+    assert line[3] == "higher on 3 of 3"
 
 
 def test_an_unknown_row_is_refused_with_a_near_miss() -> None:

@@ -208,10 +208,10 @@ def test_every_run_in_the_repository_is_found_by_its_plan_and_by_what_it_says() 
     store = Store(RESULTS)
     assert store.problems == []
     lost, gone, planned = [], 0, {}
-    for name, run in store.lines().items():
-        plan = plan_of_line(run.line)
+    for name, kept in store.lines().items():
+        plan = plan_of_line(kept)
         found = store.find(plan)
-        if plan.identity() != run.line["identity"] or found is None or (found.name, found.stale) != (name, ""):
+        if plan.identity() != kept["identity"] or found is None or (found.name, found.stale) != (name, ""):
             lost.append(name)
         removed = options_removed(plan.method)
         if any(plan.options.get(key, value) != value for key, value in removed.items()):

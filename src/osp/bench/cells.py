@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from osp.bench.grid import Entry, Grid, method_row
+from osp.bench.grid import Entry, Grid, method_row, same_path
 from osp.errors import UserError, suggest
 from osp.recipe import Plan, Recipe, apply_assignments, make_plan
 
@@ -55,6 +55,12 @@ class Table:
         return next(cell for cell in self.cells if (cell.row, cell.column) == (row, column))
 
     @property
+    def about(self) -> str:
+        """What it shows, and on which data sets where those of the grid file are not meant."""
+        other = [name for name in self.choice.datasets if set(self.choice.datasets) - set(self.grid.datasets)]
+        return f"{self.grid.about} Here: {', '.join(other)}.".lstrip() if other else self.grid.about
+
+    @property
     def plans(self) -> list[Plan]:
         return [plan for cell in self.cells for plan in cell.plans]
 
@@ -97,7 +103,7 @@ def check_names(grid: Grid, choice: Choice) -> None:
     for entry in grid.entries:
         method = str(entry.fields.get("method", entry.name))
         near = [*available(), *PLANNED]
-        if not entry.published and method not in near:
+        if not entry.published and method not in near and not is_file(method):
             raise UserError(f"{grid.name}: unknown method {method!r} in the row {entry.name!r}.{suggest(method, near)}")
 
 
@@ -110,7 +116,8 @@ def chosen_rows(grid: Grid, choice: Choice) -> list[Entry]:
         return list(grid.entries)
     if not grid.rows:
         return [method_row(name) for name in choice.methods]
-    kept = [entry for entry in grid.rows if {entry.fields.get("method"), entry.name} & set(choice.methods)]
+    asked = {same_path(name) for name in choice.methods}
+    kept = [e for e in grid.rows if {same_path(str(e.fields.get("method"))), e.name} & asked]
     listed = {str(entry.fields.get("method")) for entry in grid.rows}
     plain = all(entry.fields.keys() <= {"method"} for entry in grid.rows)
     if plain:  # rows that are nothing but methods: others may join them

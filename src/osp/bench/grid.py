@@ -15,6 +15,7 @@ method, perhaps with options. `osp.bench.cells` makes the runs of them. A user's
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -106,10 +107,13 @@ class Grid(BaseModel):
     @field_validator("rows", "settings", mode="before")
     @classmethod
     def _named(cls, value: Any) -> Any:
-        """A plain name is a row of that method."""
+        """A plain name is a row of that method; a row without a name is called after its method and options."""
         if not isinstance(value, list | tuple):
             return value
-        return [{"name": each, "method": each} if isinstance(each, str) else each for each in value]
+        plain = [{"method": each} if isinstance(each, str) else each for each in value]
+        return [
+            {"name": row_name(each), **each} if isinstance(each, dict) and "method" in each else each for each in plain
+        ]
 
     @field_validator("measure", "also")
     @classmethod
@@ -135,6 +139,20 @@ def method_row(name: str) -> Entry:
     return Entry(name=name, method=name)
 
 
+def row_name(fields: Mapping[str, Any]) -> str:
+    """`osp`, or `osp, alpha=0.0`."""
+    options = fields.get("options")
+    words = [f"{key}={value}" for key, value in options.items()] if isinstance(options, Mapping) else []
+    return ", ".join([str(fields["method"]), *words])
+
+
+def same_path(method: str) -> str:
+    """A method file by its path from the root, which is the same however it was named; other names as they are."""
+    from osp.methods.registry import is_file
+
+    return str(Path(method).resolve()) if is_file(method) else method
+
+
 # Reading
 
 
@@ -157,8 +175,12 @@ def packaged(name: str) -> Grid:
         return read_grid(path)
 
 
-def find_grid(name: str) -> Grid:
-    """A table by its name, by another name of it, or the user's own file."""
+def find_grid(name: str, trusted: Collection[str] = ()) -> Grid:
+    """A table by its name, by another name of it, or the user's own file.
+
+    A file may have rows of method files that are among the `trusted` ones, which the user has named: it says which
+    options they get, never which code is run.
+    """
     plain = name.lower().replace("_", "-")
     numbered = re.sub(r"^table[-. ]?(\d)", r"table\1", re.sub(r"^fig(?:ure)?[-. ]?(\d)", r"figure\1", plain))
     own = Path(name).expanduser()
@@ -166,17 +188,17 @@ def find_grid(name: str) -> Grid:
         if each in names():
             return packaged(each)
     if name.endswith((".yaml", ".yml")):
-        return read_grid(own)
+        return read_grid(own, trusted)
     for each in (plain, numbered):  # last: every table has to be read for its other names
         if each in aliases():
             return packaged(aliases()[each])
     if own.exists():
-        return read_grid(own)
+        return read_grid(own, trusted)
     hint = suggest(name, [*names(), *aliases(), "speed", "cost", "list", "status", "export"])
     raise UserError(f"Unknown table {name!r}.{hint} `osp bench list` shows them; a file of your own: mine.yaml")
 
 
-def read_grid(path: Path) -> Grid:
+def read_grid(path: Path, trusted: Collection[str] = ()) -> Grid:
     """A grid file, validated."""
     fields = read_fields(path, "grid file")
     if not NAME.fullmatch(str(fields.get("name", "table"))):
@@ -189,13 +211,13 @@ def read_grid(path: Path) -> Grid:
     except ValidationError as error:
         raise UserError(f"{path}: {explain(error, Grid, 'grid file')}") from None
     try:
-        check(grid)
+        check(grid, trusted)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     return grid
 
 
-def check(grid: Grid) -> None:
+def check(grid: Grid, trusted: Collection[str] = ()) -> None:
     """Refuse what cannot be meant: unknown fields with near misses, code, numbers that do not fit."""
     known = [name for name in Recipe.model_fields if name not in AXES]
     for what, entries in (("row", grid.rows), ("setting", grid.settings)):
@@ -208,7 +230,7 @@ def check(grid: Grid) -> None:
                 if key not in allowed:
                     hint = suggest(key, [*allowed, "name", "published"])
                     raise UserError(f"unknown field {key!r} in the {what} {entry.name!r}.{hint}")
-            without_code(str(entry.fields.get("method", "")))
+            without_code(str(entry.fields.get("method", "")), trusted)
     for place, options in [
         ("fields", grid.fields.get("options")),
         *((e.name, e.fields.get("options")) for e in grid.rows),
@@ -219,7 +241,7 @@ def check(grid: Grid) -> None:
         if key not in (*known, "options"):
             raise UserError(f"unknown field {key!r} in `fields`.{suggest(key, [*known, 'options'])}")
     for name in grid.methods:
-        without_code(name)
+        without_code(name, trusted)
     if grid.kind == "table" and not grid.entries:
         raise UserError("it has neither `methods` nor `rows`: there is nothing to run.")
     if grid.rows and grid.methods:
@@ -232,11 +254,11 @@ def check(grid: Grid) -> None:
             )
 
 
-def without_code(method: str) -> None:
-    """A file must not say which code is run."""
+def without_code(method: str, trusted: Collection[str] = ()) -> None:
+    """A file must not say which code is run: a method file has to be named by the user, too."""
     from osp.methods.registry import is_file
 
-    if is_file(method):
+    if is_file(method) and same_path(method) not in map(same_path, trusted):
         raise UserError(
             f"it names the method file {method}, and files do not say which code is run. If you trust it, name it "
             f"yourself: --methods {method}"

@@ -171,6 +171,8 @@ class Difference:
     """Standard error of the mean; None for one seed."""
     higher: int
     """On how many seeds the row's number is the higher one."""
+    better: int | None
+    """On how many it is the better one; None where neither direction is."""
     seeds: int
     p: float | None
     """One-sided, that the row is better; None where neither direction is."""
@@ -188,8 +190,9 @@ def differences(report: Report, base: str) -> list[Difference]:
         error = statistics.stdev(pairs) / math.sqrt(len(pairs)) if len(pairs) > 1 else None
         p = None if sign == 0 else sign_flip([sign * pair for pair in pairs])
         higher = sum(pair > 0 for pair in pairs)
-        mean = statistics.fmean(pairs)
-        found.append(Difference(each.cell.row, each.cell.column, report.measure, mean, error, higher, len(pairs), p))
+        better = None if sign == 0 else sum(sign * pair > 0 for pair in pairs)
+        where, mean = (each.cell.row, each.cell.column, report.measure), statistics.fmean(pairs)
+        found.append(Difference(*where, mean, error, higher, better, len(pairs), p))
     return found
 
 

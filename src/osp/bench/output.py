@@ -18,7 +18,7 @@ from osp.errors import printable
 from osp.files import make_folder, write_text
 
 if TYPE_CHECKING:
-    import rich.table
+    import rich.console
 
 SIGNS = {"smaller budget": "b", "smaller total": "t", "reconstruction": "r", "data variant": "v", "stale": "s"}
 """Letters that stand beside a number."""
@@ -66,15 +66,16 @@ WORDS = {
 # Forms
 
 
-def terminal(report: Report) -> rich.table.Table:
-    """For rich's console."""
+def terminal(report: Report) -> rich.console.Group:
+    """For rich's console: the title and what the numbers are, above the table that has them."""
     from rich import box
+    from rich.console import Group
     from rich.table import Table as RichTable
     from rich.text import Text
 
     own = report.measure == report.table.grid.measure
-    title = report.table.grid.title if own else f"{report.table.grid.name}: {meaning(report.measure)}"
-    shown = RichTable(title=Text(printable(title)), box=box.SIMPLE, title_justify="left")
+    title = Text(f"{printable(report.table.grid.title)}\n", "italic").append(meaning(report.measure), "not italic bold")
+    shown = RichTable(box=box.SIMPLE)
     shown.add_column("", no_wrap=True)
     for column in report.table.columns:
         shown.add_column(Text(printable(column)))
@@ -85,10 +86,10 @@ def terminal(report: Report) -> rich.table.Table:
             text = Text(first, "bold" if (row, column) in report.bold else "")
             texts.append(text.append(f"\n{second}", "dim") if second else text)
         shown.add_row(Text(printable(row)), *texts)
-    return shown
+    return Group(title, shown)
 
 
-AGAINST = ("", "", "difference ± its standard error", "higher on", "p (better)")
+AGAINST = ("", "", "difference ± its standard error", "seeds", "p (better)")
 """Headings of `against`."""
 
 
@@ -101,16 +102,17 @@ def against(reports: Sequence[Report], base: str) -> list[tuple[str, str, str, s
         where = each.row if len(reports[0].table.columns) == 1 else f"{each.row}, {each.column}"
         p = "" if each.p is None else f"{each.p:.4f}"
         difference = f"{each.mean:+.{digits}f}{error}"
-        found.append((where, each.measure, difference, f"{each.higher} of {each.seeds} seeds", p))
+        count = f"higher on {each.higher}" if each.better is None else f"better on {each.better}"
+        found.append((where, each.measure, difference, f"{count} of {each.seeds}", p))
     return found
 
 
 def markdown(reports: Sequence[Report], base: str | None = None) -> str:
     """All numbers of a table, one after the other, perhaps each row against one of them, and what they cost."""
-    grid = reports[0].table.grid
+    grid, about = reports[0].table.grid, reports[0].table.about
     parts = [f"# {_md(grid.title)}\n"]
-    if grid.about:
-        parts.append(f"{_md(grid.about)}\n")
+    if about:
+        parts.append(f"{_md(about)}\n")
     for report in reports:
         own, columns = report.measure == grid.measure, report.table.columns
         parts.append(f"## {_md(meaning(report.measure))}\n")
@@ -163,9 +165,17 @@ def records(reports: Sequence[Report]) -> list[dict[str, Any]]:
     return found
 
 
-def as_csv(reports: Sequence[Report]) -> str:
+def as_csv(reports: Sequence[Report], base: str | None = None) -> str:
+    """In the long form; with `base`, what `--against` says of a row stands behind its numbers."""
     text = io.StringIO()
     rows = [{**each, "marks": "; ".join(each["marks"])} for each in records(reports)]
+    if base is not None:
+        pairs = {(d.row, d.column, d.measure): d for report in reports for d in differences(report, base)}
+        for row in rows:
+            pair = pairs.get((row["row"], row["column"], row["measure"]))
+            row["against"] = base if pair is not None else ""
+            for key in ("mean", "error", "better", "seeds", "p"):
+                row[f"against_{key}"] = None if pair is None else getattr(pair, key)
     fields = [key for key in (rows[0] if rows else {}) if key != "values"]
     writer = csv.DictWriter(text, fields, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
@@ -173,8 +183,9 @@ def as_csv(reports: Sequence[Report]) -> str:
     return text.getvalue()
 
 
-def as_json(reports: Sequence[Report]) -> str:
+def as_json(reports: Sequence[Report], base: str | None = None) -> str:
     grid, choice = reports[0].table.grid, reports[0].table.choice
+    pairs = [] if base is None else [vars(pair) for report in reports for pair in differences(report, base)]
     content = {
         "table": grid.name,
         "title": grid.title,
@@ -183,6 +194,7 @@ def as_json(reports: Sequence[Report]) -> str:
         "set": list(choice.settings),
         "test": TEST,
         "cells": records(reports),
+        "against": None if base is None else {"row": base, "differences": pairs},
         "budgets": [vars(budget) for budget in budgets(reports[0])],
         "runs": [run.name for run in reports[0].runs],
         "notes": legend(reports[0]),
@@ -191,8 +203,9 @@ def as_json(reports: Sequence[Report]) -> str:
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
-def latex(report: Report) -> str:
-    """A `tabular` with booktabs' rules."""
+def latex(reports: Sequence[Report], base: str | None = None) -> str:
+    """A `tabular` with booktabs' rules, of the first number; with `base` another one of all differences to that row."""
+    report = reports[0]
     own, columns = report.measure == report.table.grid.measure, report.table.columns
     lines = [
         f"% {_tex(report.table.grid.title)}; needs booktabs",
@@ -209,6 +222,11 @@ def latex(report: Report) -> str:
             cells.append(text + (f" [{_tex(second)}]" if second else ""))
         lines.append(" & ".join([_tex(row), *cells]) + " \\\\")
     lines += ["\\bottomrule", "\\end{tabular}", *(f"% {_tex(line)}" for line in legend(report))]
+    if base is not None:
+        headings = " & ".join(map(_tex, AGAINST)) + " \\\\"
+        lines += ["", f"% Against {_tex(base)}, paired by seed", "\\begin{tabular}{llccc}", "\\toprule", headings]
+        lines += ["\\midrule", *(" & ".join(map(_tex, each)) + " \\\\" for each in against(reports, base))]
+        lines += ["\\bottomrule", "\\end{tabular}"]
     return "\n".join(lines) + "\n"
 
 
@@ -216,7 +234,8 @@ def write(reports: Sequence[Report], out: Path, base: str | None = None) -> list
     """NAME.md, NAME.csv, NAME.json and NAME.tex in a folder."""
     make_folder(out)
     name = reports[0].table.grid.name
-    texts = {"md": markdown(reports, base), "csv": as_csv(reports), "json": as_json(reports), "tex": latex(reports[0])}
+    forms = {"md": markdown, "csv": as_csv, "json": as_json, "tex": latex}
+    texts = {ending: form(reports, base) for ending, form in forms.items()}
     paths = [out / f"{name}.{ending}" for ending in texts]
     for path, text in zip(paths, texts.values(), strict=True):
         write_text(path, text)
@@ -224,11 +243,12 @@ def write(reports: Sequence[Report], out: Path, base: str | None = None) -> list
 
 
 def _md(text: str) -> str:
-    return printable(text).replace("|", "\\|").replace("<", "&lt;")
+    return printable(text).replace("|", "\\|").replace("<", "&lt;").replace("[", "\\[")
 
 
 def _tex(text: str) -> str:
     special = {"\\": "\\textbackslash{}", "^": "\\textasciicircum{}", "~": "\\textasciitilde{}", "±": "$\\pm$"}
+    special |= {"[": "{[}"}  # behind the end of a row it would be an argument of that end
     special |= {char: f"\\{char}" for char in "&%$#_{}"}
     return "".join(special.get(char, char) for char in printable(text))
 

@@ -80,7 +80,7 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._marker = root / "store.json"
-        self._lines: dict[str, LineRun] = {}
+        self._lines: dict[str, dict[str, Any]] = {}
         self._stamps: dict[Path, tuple[int, int, int]] = {}
         self.problems: list[str] = []
         """Lines that could not be read, when they were last looked at."""
@@ -137,8 +137,8 @@ class Store:
 
     # Finding
 
-    def lines(self) -> Mapping[str, LineRun]:
-        """Runs that are lines of files, by name; a file is read again once it is another."""
+    def lines(self) -> Mapping[str, dict[str, Any]]:
+        """Runs that are lines of files (`osp.runs.lines.Line`), by name; a file is read again once it is another."""
         same_files = self._stamps.get(self.root) == _stamp(self.root)
         files = [path for path in self._stamps if path != self.root] if same_files else line_files(self.root)
         found = {path: _stamp(path) for path in (self.root, *files)}
@@ -151,7 +151,7 @@ class Store:
                     self.problems.append(str(error))
                     continue
                 self.problems += [*read.problems, *([read.torn] if read.torn else [])]
-                self._lines |= {name: LineRun(self.root, line) for name, line in read.runs.items()}
+                self._lines |= read.runs
         return self._lines
 
     def names(self) -> list[str]:
@@ -174,8 +174,8 @@ class Store:
 
     def _named(self, name: str) -> RunFolder:
         """A run by its name: its folder where that holds a result or there is no line of it."""
-        folder = RunFolder(self.root / name)
-        return folder if folder.result.exists() or name not in self.lines() else self.lines()[name]
+        folder, line = RunFolder(self.root / name), self.lines().get(name)
+        return folder if line is None or folder.result.exists() else LineRun(self.root, line)
 
     def find(self, plan: Plan, keys: Mapping[str, str] | None = None) -> StoredRun | None:
         """The finished run of this plan by today's versions; else a stale one, the newest first; else None.

@@ -8,16 +8,26 @@ import typer
 from typer.core import TyperGroup
 
 from osp.cli.bench import exporting, listing, measuring, running
+from osp.cli.text import console, plain
 
 
 class Tables(TyperGroup):
     """A name that is no command is a table, or the file of one."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        args = with_address(args)
-        if args and args[0].startswith("-") and args[0] not in ("-h", "--help"):
+        args = with_address(args) or ["--help"]
+        if args[0].startswith("-") and args[0] not in ("-h", "--help"):
             args = ["run", *args]
         return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Also the names of the tables, and what can be written behind one: a table is no command that is listed."""
+        from osp.bench.grid import names
+
+        super().format_help(ctx, formatter)
+        console().print(plain(f" Tables and figures: {', '.join(names())}; or a file of your own, mine.yaml."))
+        table = self.commands["run"]
+        table.format_help(type(ctx)(table, info_name=ctx.info_name, parent=ctx.parent), formatter)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in self.commands:
@@ -30,9 +40,11 @@ def with_address(words: list[str]) -> list[str]:
 
     >>> with_address(["--ray", "table1"]), with_address(["table1", "--ray", "head:6379"])
     (['--ray', 'auto', 'table1'], ['table1', '--ray', 'head:6379'])
+    >>> with_address([])
+    []
     """
     found: list[str] = []
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip(words, [*words, ""][1:], strict=True):
         found.append(word)
         if word == "--ray" and following != "auto" and ":" not in following:
             found.append("auto")
@@ -41,8 +53,6 @@ def with_address(words: list[str]) -> list[str]:
 
 app = typer.Typer(
     cls=Tables,
-    help="Rerun the paper's tables and figures, or measure what a step costs.",
-    no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -56,7 +66,7 @@ app.command()(measuring.cost)
 
 @app.callback()
 def bench() -> None:
-    """The paper's tables and figures by one command; runs are kept and never repeated.
+    """Rerun the paper's tables and figures, or measure what a step costs. Runs are kept and never repeated.
 
     Examples:
 

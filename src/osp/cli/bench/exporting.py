@@ -14,7 +14,7 @@ from osp.errors import user_path
 
 def export(
     names: options.Names = None,
-    to: Annotated[Path, typer.Option(help="Folder of the small store.")] = Path("results"),
+    to: Annotated[Path, typer.Option(help="Folder of the files: results/mnist.jsonl and its like.")] = Path("results"),
     scale: options.Scale = "cpu",
     seeds: options.Seeds = "0",
     methods: options.Methods = None,
@@ -23,7 +23,7 @@ def export(
     settings: options.Set = None,
     store: options.StoreFolder = options.DEFAULT_STORE,
 ) -> None:
-    """Copy the small files of finished runs (of these tables, or all) into a store without weights, for a repository.
+    """Add finished runs (of these tables, or all) as lines to text files, without their weights, for a repository.
 
     Example: `osp bench export table1 --to results --seeds 0-4`
     """
@@ -36,7 +36,7 @@ def export(
     kept = options.open_store(store)
     if names:
         choice = options.choice_of(scale, seeds, methods, datasets, ratios, settings)
-        runs = [run for name in names for run in fill(kept, expand(find_grid(name), choice)).runs]
+        runs = [run for name in names for run in fill(kept, expand(find_grid(name, choice.methods), choice)).runs]
     else:
         runs = list(kept.runs())
     target = Store(user_path(to))

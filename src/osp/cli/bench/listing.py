@@ -73,9 +73,10 @@ def status(
     rows: list[tuple[object, ...]] = []
     failures: list[str] = []
     for name in names or all_names():
-        grid = find_grid(name)
+        choice = options.choice_of(scale, seeds, methods, datasets, ratios, settings)
+        grid = find_grid(name, choice.methods)
         try:
-            table = expand(grid, options.choice_of(scale, seeds, methods, datasets, ratios, settings))
+            table = expand(grid, choice)
         except UserError:
             if names:
                 raise

@@ -58,7 +58,7 @@ def show(table: Table, reports: list[Report], out: Path, shown: int, base: str |
         except UserError as error:
             complain(f"{table.grid.name}: {error}")
     files += pictures
-    files.append(write_bench_page(reports if table.cells else [], table.grid, pictures, out))
+    files.append(write_bench_page(reports if table.cells else [], table.grid, pictures, out, base))
     say("\n" + "   ".join(map(str, files)))
 
 
