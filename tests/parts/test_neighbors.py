@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from osp.parts.neighbors import NeighborScore, principal_directions
+from osp.parts.neighbors import fit_neighbors, principal_directions
 
 
 def cluster(centre: int, n: int, seed: int, dim: int = 12, width: float = 0.1) -> Tensor:
@@ -23,7 +23,7 @@ def nearest(point: np.ndarray, nodes: np.ndarray, k: int) -> list[int]:
 def test_the_score_equals_a_loop_over_images_and_neighbours() -> None:
     draws = torch.Generator().manual_seed(0)
     labeled, references, asked = (torch.randn(n, 6, generator=draws) for n in (5, 30, 9))
-    score = NeighborScore(labeled, references, k=4, rounds=3)
+    score = fit_neighbors(labeled, references, k=4, rounds=3)
     nodes = torch.cat([labeled, references]).double().numpy()
     unit = nodes / np.linalg.norm(nodes, axis=1, keepdims=True)
     values = [0.0 if i < 5 else 1 - max(float(unit[i] @ unit[j]) for j in range(5)) for i in range(35)]
@@ -31,15 +31,15 @@ def test_the_score_equals_a_loop_over_images_and_neighbours() -> None:
         values = [float(np.mean([values[j] for j in nearest(nodes[i], nodes, 4)])) for i in range(35)]
         values = [0.0 if i < 5 else values[i] for i in range(35)]
     expected = [float(np.mean([values[j] for j in nearest(point, nodes, 4)])) for point in asked.double().numpy()]
-    assert score(asked).tolist() == pytest.approx(expected, abs=1e-5)
+    assert score.score(asked).tolist() == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("dim", [4, 64])
 def test_a_cluster_without_labelled_members_is_foreign(dim: int) -> None:
     references = torch.cat([cluster(0, 60, 1), cluster(1, 60, 2), cluster(2, 60, 3)])
-    score = NeighborScore(torch.cat([cluster(0, 5, 4), cluster(1, 5, 5)]), references, dim=dim)
-    known = score(torch.cat([cluster(0, 20, 6), cluster(1, 20, 7)]))
-    foreign = score(cluster(2, 20, 8))
+    score = fit_neighbors(torch.cat([cluster(0, 5, 4), cluster(1, 5, 5)]), references, dim=dim)
+    known = score.score(torch.cat([cluster(0, 20, 6), cluster(1, 20, 7)]))
+    foreign = score.score(cluster(2, 20, 8))
     assert known.max() < 0.5 * foreign.min()
 
 
@@ -48,21 +48,21 @@ def test_a_chain_of_neighbours_carries_the_label_along() -> None:
     angles = torch.linspace(0, torch.pi / 2, 60)
     arc = torch.stack([angles.cos(), angles.sin(), torch.zeros(60)], dim=1)
     apart = torch.tensor([[0.0, 0.0, 1.0]]) + 0.02 * torch.randn(30, 3, generator=torch.Generator().manual_seed(0))
-    score = NeighborScore(arc[:3], torch.cat([arc[3:], apart]), rounds=200)
-    assert score(arc[-3:]).max() < 0.8 * score(apart).min()
+    score = fit_neighbors(arc[:3], torch.cat([arc[3:], apart]), rounds=200)
+    assert score.score(arc[-3:]).max() < 0.8 * score.score(apart).min()
 
 
 def test_the_length_of_features_does_not_matter() -> None:
     labeled, references = cluster(0, 5, 1), torch.cat([cluster(0, 30, 2), cluster(2, 30, 3)])
-    score = NeighborScore(labeled, references)
-    scaled = NeighborScore(100 * labeled, 0.01 * references)
-    torch.testing.assert_close(score(references), scaled(7 * references), rtol=1e-3, atol=1e-4)
+    score = fit_neighbors(labeled, references)
+    scaled = fit_neighbors(100 * labeled, 0.01 * references)
+    torch.testing.assert_close(score.score(references), scaled.score(7 * references), rtol=1e-3, atol=1e-4)
 
 
 def test_fewer_images_than_neighbours_and_vanishing_features_give_numbers() -> None:
-    score = NeighborScore(torch.zeros(1, 4), torch.zeros(2, 4), k=10)
-    assert score(torch.zeros(3, 4)).isfinite().all()
-    assert score(torch.empty(0, 4)).shape == (0,)
+    score = fit_neighbors(torch.zeros(1, 4), torch.zeros(2, 4), k=10)
+    assert score.score(torch.zeros(3, 4)).isfinite().all()
+    assert score.score(torch.empty(0, 4)).shape == (0,)
 
 
 def test_directions_span_what_the_singular_vectors_span() -> None:
@@ -89,7 +89,7 @@ def test_directions_of_many_features_are_close_to_the_leading_ones() -> None:
 def test_neighbours_are_looked_for_in_single_precision_also_under_autocast() -> None:
     draws = torch.Generator().manual_seed(0)
     labeled, references = torch.randn(5, 30, generator=draws), torch.randn(200, 30, generator=draws)
-    score = NeighborScore(labeled, references)
-    expected = score(references)
+    score = fit_neighbors(labeled, references)
+    expected = score.score(references)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(score(references), expected)
+        assert torch.equal(score.score(references), expected)

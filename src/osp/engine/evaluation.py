@@ -18,11 +18,13 @@ from osp.errors import UserError
 from osp.evaluate.metrics import accuracy, detection, interclass_variance, mean_angle, partition_quality
 from osp.evaluate.predictions import POOL_SAMPLE, Group, PoolPredictions, Predictions
 from osp.methods.base import Method
-from osp.scores import Score
+from osp.scores import PoolScore, Score
 
 if TYPE_CHECKING:
     from osp.engine.batches import Feed
 
+POOL_REFERENCES = 4000
+"""Images of the pool, evenly spread, that scores are fitted to: the same number for a pool of any size."""
 KEPT_BY_VALIDATION = 0.95
 """Share of the validation images at or below the threshold."""
 
@@ -39,8 +41,8 @@ class Outputs:
 class Evaluation:
     """The reported model: with averaged weights where the method has them, and with every OOD score.
 
-    The method's own score comes first; those that work after the fact on any network follow. Fitted ones are fitted to
-    the labelled images when `fit` is called.
+    The method's own score comes first; those that work after the fact on any network follow. Fitted ones learn from the
+    labelled images, and some from a sample of the pool, when `fit` is called.
     """
 
     def __init__(
@@ -71,14 +73,25 @@ class Evaluation:
             yield
 
     def fit(self, names: Sequence[str] | None = None) -> None:
-        """Fit the scores that are fitted (all, or these) to the labelled images."""
+        """Fit the scores that are fitted (all, or these) to the labelled images and, where they ask it, the pool."""
         wanted = [score for name, score in self.scores.items() if score.fitted and (names is None or name in names)]
-        if wanted:
-            features, logits = self._map(self._encoded, self.feed.index["labeled"])
-            labels = self.feed.targets["labeled"]
-            with self.reported_weights():
-                for score in wanted:
-                    score.fit(features.to(labels.device), logits.to(labels.device), labels, self.method.net.classifier)
+        if not wanted:
+            return
+        labels = self.feed.targets["labeled"]
+        features, logits = self._on_device(self.feed.index["labeled"])
+        if any(isinstance(score, PoolScore) for score in wanted):
+            unlabeled = self.feed.index["unlabeled"]
+            pool, _ = self._on_device(unlabeled[sample_rows(len(unlabeled), POOL_REFERENCES)])
+        with self.reported_weights():
+            for score in wanted:
+                if isinstance(score, PoolScore):
+                    score.fit_pool(features, labels, pool)
+                else:
+                    score.fit(features, logits, labels, self.method.net.classifier)
+
+    def _on_device(self, index: np.ndarray) -> tuple[Tensor, ...]:
+        """Features and logits of training images, where scores are fitted."""
+        return tuple(each.to(self.feed.device) for each in self._map(self._encoded, index))
 
     def outputs(self, index: np.ndarray, feed: Feed | None = None, names: Sequence[str] | None = None) -> Outputs:
         """Features, logits and scores (all, or these) of images by index, training images by default."""

@@ -18,10 +18,10 @@ not work as printed: no image of a task with few classes has max p < 0.2, so `re
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from osp.distributed import gathered
@@ -29,14 +29,15 @@ from osp.methods.base import Batch, Pool, Published, Stage, Step, Task
 from osp.methods.t2t import OURS, T2T, Encoded, T2TOptions, ranked
 from osp.nets import Network
 from osp.parts.bank import OODBank
+from osp.parts.clusters import Clusters, aliasing_prototypes
+from osp.parts.neighbors import Neighbors
 from osp.parts.orthogonality import (
     labeled_anchors,
     labeled_orthogonality_loss,
     unlabeled_anchors,
     unlabeled_orthogonality_loss,
 )
-from osp.parts.pruning import most_aligned, pruned_logits
-from osp.parts.reduce import batch_mean
+from osp.parts.pruning import pruned_logits
 
 UNSTATED = "not stated; "
 EPOCHS = 10
@@ -48,21 +49,15 @@ class OSPOptions(T2TOptions):
     delta: float = Field(0.8, ge=0, le=1, description="confidence from which an ID feature is an anchor (Eq. 2, 3)")
     odc_labeled: float = Field(1.0, ge=0, description="weight of L_odc^l; 0 is row 3 of Table 4")
     odc_unlabeled: float = Field(1.0, ge=0, description="weight of L_odc^u; 0 is row 2 of Table 4")
-    match: Literal["class", "nearest", "random"] = Field(
+    match: Literal["class", "random", "prototype"] = Field(
         "class",
-        description="pair anchors with OOD features of their class, with the most similar of some of them, or with any "
-        "(row 4 of Table 4)",
+        description="pair anchors with OOD features of their class, of any (row 4 of Table 4), or with the cluster of "
+        "the pool without labels that is most like their class (needs partition_by=clusters)",
     )
-    candidates: int = Field(8, ge=1, description="`nearest`: OOD features among which the most similar is taken")
-    center: bool = Field(False, description="prune deviations from the mean feature of the step, not what all share")
-    recyclable: Literal["quantile", "absolute", "surest"] = Field(
-        "quantile",
-        description="which set-aside images enter the bank: the least confident share, max p < 0.2, or the share with "
-        "the largest OOD scores",
+    recyclable: Literal["quantile", "absolute"] = Field(
+        "quantile", description="which set-aside images enter the bank: the least confident share, or max p < 0.2"
     )
-    recyclable_share: float = Field(
-        0.25, gt=0, le=1, description="`quantile` and `surest`: this share of the set-aside images"
-    )
+    recyclable_share: float = Field(0.25, gt=0, le=1, description="`quantile`: this share of the set-aside images")
     recyclable_below: float = Field(0.2, gt=0, le=1, description="`absolute`: confidence below which (Eq. 5)")
     bank_feed: Literal["iteration", "epoch", "refresh", "both"] = Field(
         "refresh",
@@ -74,11 +69,15 @@ class OSPOptions(T2TOptions):
     bank_half: bool = Field(False, description="store features in half precision")
     stop_gradient: bool = Field(True, description="no gradient into the unpruned prediction of L_odc")
     anchor_view: Literal["strong", "weak"] = Field("strong", description="view whose feature is pruned")
-    compare: Literal["weak", "same"] = Field(
-        "weak", description="with what the pruned prediction is compared: that of the weak view, or of the pruned one"
-    )
     odc_temperature: float = Field(1.0, gt=0, description="sharpening of the unpruned prediction in L_odc")
     noise: float = Field(0.1, ge=0, description="feature noise in pre-training, in standard deviations")
+    removed: ClassVar[dict[str, Any]] = {"candidates": 8, "center": False, "compare": "weak"}
+
+    @model_validator(mode="after")
+    def _has_clusters(self) -> OSPOptions:
+        if self.match == "prototype" and self.partition_by != "clusters":
+            raise ValueError("match=prototype needs partition_by=clusters")
+        return self
 
 
 class OSP(T2T):
@@ -130,12 +129,10 @@ class OSP(T2T):
         "stop_gradient": Published(True, UNSTATED + "release"),
         "anchor_view": Published("strong", UNSTATED + "release"),
         "odc_temperature": Published(1.0, "paper (release: 0.4)"),
-        "center": Published(False, OURS),
-        "compare": Published("weak", UNSTATED + "release"),
         "noise": Published(0.1, UNSTATED + "ours; the paper asks for noise without a size"),
     }
     confidence_limit: Tensor
-    score_limit: Tensor
+    prototypes: Tensor
 
     def __init__(self, options: Any, network: Network, task: Task) -> None:
         super().__init__(options, network, task)
@@ -143,9 +140,8 @@ class OSP(T2T):
         self.bank = OODBank(
             task.num_classes, network.feature_dim, options.bank_capacity, options.bank_total, dtype=dtype
         )
-        # recyclable: set aside, less confident than the first and with a score no smaller than the second
         self.register_buffer("confidence_limit", torch.tensor(options.recyclable_below))
-        self.register_buffer("score_limit", torch.tensor(torch.finfo(torch.float32).min))
+        self.register_buffer("prototypes", torch.zeros(task.num_classes, network.feature_dim))
         self.weak_graph = options.anchor_view == "weak"
 
     def artifacts(self) -> dict[str, dict[str, Tensor]]:
@@ -167,14 +163,10 @@ class OSP(T2T):
         labeled_logits, its_logits = classifier(encoded.labeled), classifier(to_prune)
         unlabeled_anchor, predicted = unlabeled_anchors(encoded.weak_logits, o.delta)
         anchors = torch.cat([labeled_anchors(labeled_logits, targets, o.delta), unlabeled_anchor])
-        candidates, found = self.partners(torch.cat([targets, predicted]), step)
+        partners, found = self.partners(torch.cat([targets, predicted]), step)
         features, usable = torch.cat([encoded.labeled, to_prune]), anchors & found
-        if o.center:
-            mean = batch_mean(torch.cat([features, encoded.pool]).detach().mean(dim=0))
-            features, candidates = features - mean, candidates - mean
-        partners = most_aligned(features, candidates)
         pruned = pruned_logits(classifier, torch.cat([labeled_logits, its_logits]), features, partners, o.alpha)
-        unlabeled_logits = its_logits if self.weak_graph or o.compare == "same" else encoded.weak_logits
+        unlabeled_logits = its_logits if self.weak_graph else encoded.weak_logits
         if o.stop_gradient:
             labeled_logits, unlabeled_logits = labeled_logits.detach(), unlabeled_logits.detach()
         self.log("anchors_pruned", usable.float().mean())
@@ -191,24 +183,20 @@ class OSP(T2T):
         }
 
     def partners(self, classes: Tensor, step: Step) -> tuple[Tensor, Tensor]:
-        """OOD features for each anchor (Eq. 6), of its own class or of any, C×N×D, and whether there was one (N).
-
-        One each (C = 1), or with `match=nearest` several, of which the most similar is to be taken.
-        """
-        draws, n = step.generator("bank"), len(classes)
+        """An OOD feature for each anchor (Eq. 6): of its class, of any, or a prototype; and whether there is one."""
+        if self.options.match == "prototype":
+            partners = self.prototypes[classes]
+            return partners, partners.any(dim=1)
+        draws = step.generator("bank")
         if self.options.match == "random":
-            features, found = self.bank.sample_any(n, draws)
-            return features[None], found
-        many = self.options.candidates if self.options.match == "nearest" else 1
-        features, found = self.bank.sample(classes.repeat(many), draws)
-        return features.view(many, n, -1), found[:n]
+            return self.bank.sample_any(len(classes), draws)
+        return self.bank.sample(classes, draws)
 
     def feed_bank(self, features: Tensor, rows: Tensor) -> None:
         """Push the recyclable OOD images among these rows of the pool (Eq. 5)."""
         with torch.no_grad():
             confidence, predicted = self.net.classifier(features).softmax(dim=1).max(dim=1)
             recyclable = self.aside_rows[rows] & (confidence < self.confidence_limit)
-            recyclable &= self.scores[rows] >= self.score_limit
         self.bank.push(*(gathered(each) for each in (features, predicted, rows, recyclable)))
 
     def feeds(self) -> int:
@@ -232,6 +220,13 @@ class OSP(T2T):
         else:
             self.refill_bank(pool)
 
+    def fit_score(self, labeled: Tensor, labels: Tensor, references: Tensor) -> Clusters | Neighbors:
+        """As T2T; the unknown kinds of the pool are what `match=prototype` prunes."""
+        score = super().fit_score(labeled, labels, references)
+        if isinstance(score, Clusters):
+            self.prototypes = aliasing_prototypes(score, references)
+        return score
+
     def refill_bank(self, pool: Pool) -> None:
         """Fill the bank from the images that the last partition set aside, as the present network sees them."""
         rows = self.aside_rows.cpu().nonzero().squeeze(1)
@@ -243,13 +238,11 @@ class OSP(T2T):
 
     def after_partition(self, pool: Pool, confidence: Tensor, predicted: Tensor) -> None:
         """Decide which of the images set aside are recyclable, and fill the bank with them."""
-        aside, scores, share = self.aside_rows.cpu(), self.scores.cpu(), self.options.recyclable_share
+        aside = self.aside_rows.cpu()
         if self.options.recyclable == "quantile":
-            self.confidence_limit = ranked(confidence[aside], share, 0.0).to(self.cut.device)
-        elif self.options.recyclable == "surest":
-            self.confidence_limit = torch.full_like(self.confidence_limit, 2.0)  # above any confidence
-            self.score_limit = ranked(scores[aside], 1 - share, 0.0).to(self.cut.device)
-        recyclable = aside & (confidence < self.confidence_limit.cpu()) & (scores >= self.score_limit.cpu())
+            limit = ranked(confidence[aside], self.options.recyclable_share, 0.0)
+            self.confidence_limit = limit.to(self.cut.device)
+        recyclable = aside & (confidence < self.confidence_limit.cpu())
         chosen = recyclable.nonzero().squeeze(1)
         if self.options.bank_feed == "iteration" or not len(chosen):
             return

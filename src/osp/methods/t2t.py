@@ -32,9 +32,10 @@ from torch import Tensor, nn
 from osp.errors import UserError
 from osp.methods.base import Batch, Method, Options, Pool, Published, Stage, Step, StreamSpec, Task
 from osp.nets import Network
+from osp.parts.clusters import Clusters, fit_clusters
 from osp.parts.consistency import noise_consistency, noisy, sharpened_consistency
 from osp.parts.matching import MatchingHead, labeled_matching_loss, unlabeled_matching_entropy
-from osp.parts.neighbors import NeighborScore
+from osp.parts.neighbors import Neighbors, fit_neighbors
 from osp.parts.partition import id_share, otsu_threshold
 from osp.parts.reduce import masked_mean
 from osp.parts.rotation import rotate4, rotation_loss
@@ -83,10 +84,11 @@ class T2TOptions(Options):
         False, description="weak views in one pass with the others: joint batch statistics, and a graph nobody needs"
     )
     consistency_from: Literal["kept", "all"] = Field("kept", description="unlabelled images that enter L_u")
-    partition_by: Literal["neighbors", "matching"] = Field(
-        "neighbors", description="score that cuts the pool: by labelled neighbours, or 1 - S as in T2T and OSP"
+    partition_by: Literal["clusters", "neighbors", "matching"] = Field(
+        "clusters",
+        description="what cuts the pool: its clusters, labelled neighbors in it, or 1 - S as in T2T and OSP",
     )
-    references: int = Field(4000, ge=10, description="pool images among which neighbours are looked for")
+    references: int = Field(4000, ge=10, description="pool images that clusters and neighbors are found in")
     unlabeled_matching: Literal["partition", "entropy", "off"] = Field(
         "partition", description="L_ood^u: the partition as target, or the entropy of T2T"
     )
@@ -325,19 +327,20 @@ class T2T(Method):
     # The partition
 
     def refresh(self, step: Step, pool: Pool) -> None:
-        """Score the pool and cut it in two (Eq. 1)."""
-        by_neighbors = self.neighbor_score(step, pool) if self.options.partition_by == "neighbors" else None
+        """Score the pool by the averaged weights, where there are any, and cut it in two (Eq. 1)."""
+        by_pool = None if self.options.partition_by == "matching" else self.pool_score(step, pool)
 
         def look(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             features, logits, scores = self.outputs(images)
-            if by_neighbors is not None:
-                scores = by_neighbors(features)
+            if by_pool is not None:
+                scores = by_pool.score(features)
             confidence, predicted = logits.softmax(dim=1).max(dim=1)
             return scores, confidence, predicted
 
-        scores, confidence, predicted = pool.map(look)
+        scores, confidence, predicted = pool.map(look, ema=True)
         if self.options.cut_by == "share" and self.task.num_val and not self.share:
-            self.share = torch.tensor(id_share(scores, pool.map(look, part="val")[0]), device=self.cut.device)
+            known = pool.map(look, part="val", ema=True)[0]
+            self.share = torch.tensor(id_share(scores, known), device=self.cut.device)
         self.partition(scores.to(self.cut.device))
         if self.options.consistency_from == "kept":
             pool.restrict("unlabeled", self.kept_rows.nonzero().squeeze(1))
@@ -346,13 +349,20 @@ class T2T(Method):
     def after_partition(self, pool: Pool, confidence: Tensor, predicted: Tensor) -> None:
         """For methods built on this one, which use the images set aside."""
 
-    def neighbor_score(self, step: Step, pool: Pool) -> NeighborScore:
-        """The score by labelled neighbours, from a random sample of the pool."""
+    def pool_score(self, step: Step, pool: Pool) -> Clusters | Neighbors:
+        """The score that asks the pool, from the labelled images and a random sample of the others."""
         sample = torch.randperm(self.task.num_unlabeled, generator=step.generator("references"))
-        (labeled,) = pool.map(self.net.encode, part="labeled")
-        (references,) = pool.map(self.net.encode, rows=sample[: self.options.references].sort().values)
-        device = self.cut.device
-        return NeighborScore(labeled.to(device), references.to(device))
+        rows = sample[: self.options.references].sort().values
+        (labeled,) = pool.map(self.net.encode, part="labeled", ema=True)
+        (references,) = pool.map(self.net.encode, rows=rows, ema=True)
+        features = labeled.to(self.cut.device), pool.labels("labeled"), references.to(self.cut.device)
+        return self.fit_score(*features)
+
+    def fit_score(self, labeled: Tensor, labels: Tensor, references: Tensor) -> Clusters | Neighbors:
+        """From features of labelled images and of a sample of the pool."""
+        if self.options.partition_by == "neighbors":
+            return fit_neighbors(labeled, references)
+        return fit_clusters(labeled, labels, references, self.task.num_classes)
 
     def partition(self, scores: Tensor) -> None:
         """Cut the pool by its scores, averaged with those of earlier refreshes.

@@ -1,4 +1,4 @@
-"""Who has labelled images for neighbours? An OOD score from the shape of the pool itself.
+"""Who has labelled images for neighbors? An OOD score from the shape of the pool itself.
 
 The labelled images say which clusters of the feature space are ID: a cluster of OOD images has no labelled member, even
 where the classifier is sure of its members. Beyond the paper; see docs/osp.md for why it is needed.
@@ -6,42 +6,58 @@ where the classifier is sure of its members. Beyond the paper; see docs/osp.md f
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 
-class NeighborScore:
-    """Distance to the labelled images, averaged along the neighbours of a sample of the pool.
+@dataclass(frozen=True)
+class Neighbors:
+    """Nodes of a graph of labelled images and a sample of the pool, and how far each is from the labels."""
 
-    On labelled and reference features (normalised, reduced to `dim` principal directions):
+    basis: Tensor
+    """D×d: the directions in which images are compared."""
+    nodes: Tensor
+    """N×d, rows of length one."""
+    values: Tensor
+    """N."""
+    k: int = 10
+    """Neighbors of an image."""
+
+    def score(self, features: Tensor) -> Tensor:
+        """The mean value of the nearest nodes; larger = more OOD.
+
+        Near 0 if a chain of neighbors leads to a labelled image. Cost: one matrix product with the nodes, never
+        quadratic in the pool.
+        """
+        with torch.autocast(features.device.type, enabled=False):  # half precision blurs who is nearest
+            similar = embed(features, self.basis) @ self.nodes.T
+        return self.values[similar.topk(min(self.k, len(self.nodes)), dim=1).indices].mean(dim=1)
+
+
+def fit_neighbors(labeled: Tensor, references: Tensor, k: int = 10, rounds: int = 3, dim: int = 64) -> Neighbors:
+    """Distance to the labelled images, averaged along the neighbors in a sample of the pool.
+
+    On labelled and reference features (normalized, reduced to `dim` principal directions):
 
         s_i = 0 for labelled i, else 1 - max over labelled j of cos(z_i, z_j)
         repeat `rounds` times:  s_i <- mean of s over the k nearest nodes of i;  s = 0 again for labelled nodes
-
-    and the score of any image is the mean of s over its k nearest nodes: near 0 if a chain of neighbours leads to a
-    labelled image, larger the more foreign. Cost: one matrix product with the references, never quadratic in the pool.
     """
+    basis = principal_directions(unit_rows((references if len(references) else labeled).float()), dim)
+    nodes, count = embed(torch.cat([labeled, references]), basis), len(labeled)
+    values = 1 - (nodes @ nodes[:count].T).amax(dim=1)
+    neighbors = (nodes @ nodes.T).topk(min(k, len(nodes)), dim=1).indices
+    for _ in range(rounds):
+        values[:count] = 0
+        values = values[neighbors].mean(dim=1)
+    values[:count] = 0
+    return Neighbors(basis, nodes, values, k)
 
-    def __init__(self, labeled: Tensor, references: Tensor, k: int = 10, rounds: int = 3, dim: int = 64) -> None:
-        self.basis = principal_directions(unit_rows(references.float()), dim)
-        self.nodes = self.embed(torch.cat([labeled, references]))
-        self.k = min(k, len(self.nodes))
-        count = len(labeled)
-        self.values = 1 - (self.nodes @ self.nodes[:count].T).amax(dim=1)
-        neighbors = (self.nodes @ self.nodes.T).topk(self.k, dim=1).indices
-        for _ in range(rounds):
-            self.values[:count] = 0
-            self.values = self.values[neighbors].mean(dim=1)
-        self.values[:count] = 0
 
-    def embed(self, features: Tensor) -> Tensor:
-        return unit_rows(unit_rows(features.float()) @ self.basis)
-
-    def __call__(self, features: Tensor) -> Tensor:
-        """Scores of features; larger = more OOD."""
-        with torch.autocast(features.device.type, enabled=False):  # half precision blurs who is nearest
-            neighbors = (self.embed(features) @ self.nodes.T).topk(self.k, dim=1).indices
-        return self.values[neighbors].mean(dim=1)
+def embed(features: Tensor, basis: Tensor) -> Tensor:
+    """Features in the directions of the basis, at length one before and after."""
+    return unit_rows(unit_rows(features.float()) @ basis)
 
 
 def unit_rows(features: Tensor) -> Tensor:
@@ -49,7 +65,7 @@ def unit_rows(features: Tensor) -> Tensor:
 
 
 def principal_directions(features: Tensor, dim: int, rounds: int = 4) -> Tensor:
-    """About the D×dim leading eigenvectors of the (uncentred) second-moment matrix; the identity where D is small.
+    """About the D×dim leading eigenvectors of the (uncentered) second-moment matrix; the identity where D is small.
 
     Found by a few rounds of subspace iteration, Q <- orth(Xᵀ X Q), from a fixed start and with directions to spare:
     with D in the thousands exact eigenvectors would cost a quarter of the pass over the pool.

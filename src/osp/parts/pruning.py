@@ -33,19 +33,6 @@ def pruned_logits(
     return torch.addcmul(logits.to(z.dtype), _share(z, ood), shadow, value=-alpha)
 
 
-def most_aligned(features: Tensor, candidates: Tensor) -> Tensor:
-    """For each of N features the one of its C candidates (C×N×D) at the smallest angle: argmax of cos(z, o).
-
-    >>> candidates = torch.tensor([[[0.0, 1.0]], [[1.0, 1.0]], [[-5.0, 0.0]]])
-    >>> most_aligned(torch.tensor([[2.0, 0.0]]), candidates).tolist()
-    [[1.0, 1.0]]
-    """
-    if len(candidates) == 1:
-        return candidates[0]
-    cosine = F.cosine_similarity(candidates, features.detach()[None], dim=2)
-    return candidates[cosine.argmax(dim=0), torch.arange(len(features), device=features.device)]
-
-
 def _share(z: Tensor, ood: Tensor) -> Tensor:
     """z·o / ‖o‖², row by row, N×1."""
     with torch.autocast(z.device.type, enabled=False):  # it would take the products in half precision again

@@ -4,7 +4,7 @@ A score gives one number per image from its features, its logits and the classif
 folder, or an entry point of the group `osp.scores` in an installed package; nothing else changes.
 """
 
-from osp.scores.base import Score, last_layer
+from osp.scores.base import PoolScore, Score, last_layer
 from osp.scores.registry import available, build, check, get, known
 
-__all__ = ["Score", "available", "build", "check", "get", "known", "last_layer"]
+__all__ = ["PoolScore", "Score", "available", "build", "check", "get", "known", "last_layer"]

@@ -49,6 +49,16 @@ class Score(nn.Module, ABC):
         super()._load_from_state_dict(state_dict, prefix, *others)
 
 
+class PoolScore(Score):
+    """A score that asks the pool: it learns from the labelled images and from a sample of the unlabelled ones."""
+
+    fitted = True
+
+    @abstractmethod
+    def fit_pool(self, features: Tensor, labels: Tensor, pool: Tensor) -> None:
+        """Learn from features of labelled images with their labels, and of pool images (there may be none)."""
+
+
 def last_layer(features: Tensor, classifier: nn.Module) -> tuple[Tensor, nn.Linear]:
     """The last linear layer of the classifier and its input, on that layer's device.
 

@@ -1,0 +1,126 @@
+"""The pool as classes and unknown kinds: an OOD score from soft clusters, some of which have labels.
+
+Labelled images fix K centers; M free centers settle where the pool is dense and no label is. An image is OOD as far as
+the free centers claim it, however sure a classifier is of it. Beyond the paper; see docs/osp.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+SHARPNESS = 10.0
+"""κ: how sharply an image belongs to its nearest centers."""
+STARTS = 3
+ROUNDS = 20
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Centers of the classes and free ones, found from S starts; features are measured from `mean`, at length one."""
+
+    mean: Tensor
+    """D."""
+    known: Tensor
+    """S×K×D: of the classes."""
+    free: Tensor
+    """S×M×D: of unknown kinds; M may be 0."""
+
+    def score(self, features: Tensor) -> Tensor:
+        """The log-odds of the free centers against the classes, averaged over starts; larger = more OOD.
+
+            s(z) = mean over starts of  ln Σ_m exp(κ z·f_m) - ln Σ_c exp(κ z·w_c)
+
+        Without free centers the first term is 0, and what is far from every class is OOD.
+        """
+        with torch.autocast(features.device.type, enabled=False):  # half precision blurs who is nearest
+            return self._score(centered(features, self.mean))
+
+    def _score(self, z: Tensor) -> Tensor:
+        of_classes = (SHARPNESS * z @ self.known.mT).logsumexp(dim=2)
+        if self.free.shape[1] == 0:
+            return -of_classes.mean(dim=0)
+        of_others = (SHARPNESS * z @ self.free.mT).logsumexp(dim=2)
+        return (of_others - of_classes).mean(dim=0)
+
+
+def centered(features: Tensor, mean: Tensor) -> Tensor:
+    """z = (f - mean) / ‖f - mean‖."""
+    return F.normalize(features.float() - mean, dim=1)
+
+
+def free_centers(num_classes: int, num_pool: int) -> int:
+    """M = 2K, at least 10 and at most one for every ten images of the pool.
+
+    >>> [free_centers(*sizes) for sizes in ((50, 4000), (6, 4000), (6, 50), (6, 0))]
+    [100, 12, 5, 0]
+    """
+    return min(max(2 * num_classes, 10), num_pool // 10)
+
+
+def fit_clusters(
+    labeled: Tensor, labels: Tensor, pool: Tensor, num_classes: int, num_free: int | None = None
+) -> Clusters:
+    """Clusters of labelled features (n×D, classes 0..K-1) and of pool features (m×D; m may be 0).
+
+    From the class means and M pool images, far from the classes and from one another, twenty rounds of
+
+        r_i = softmax_k(κ z_i·C_k) for images of the pool, r_i = e_y for labelled ones
+        C_k = Σ_i r_ik z_i, scaled to length one
+
+    `num_free` is `free_centers` unless given. The same bits for the same features, whatever else was drawn before.
+    """
+    count = free_centers(num_classes, len(pool)) if num_free is None else min(num_free, len(pool))
+    mean = torch.cat([labeled, pool]).double().mean(dim=0).float()
+    known, others = centered(labeled, mean), centered(pool, mean)
+    sums = torch.zeros(num_classes, known.shape[1], device=known.device).index_add_(0, labels, known)
+    starts = [
+        _settle(sums, others, _far_apart(F.normalize(sums, dim=1), others, count, start)) for start in range(STARTS)
+    ]
+    centers = torch.stack(starts)
+    return Clusters(mean, centers[:, :num_classes].contiguous(), centers[:, num_classes:].contiguous())
+
+
+def _far_apart(classes: Tensor, pool: Tensor, count: int, seed: int) -> Tensor:
+    """k-means++: each further center a pool image, drawn by its squared distance to the nearest center so far."""
+    draws = torch.rand(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    if count == 0:
+        return pool[:0]
+    nearest = (pool @ classes.T).amax(dim=1)
+    chosen = []
+    for draw in draws:
+        chance = (1 - nearest.double()).clamp(min=0).cumsum(dim=0).cpu()
+        place = min(int(torch.searchsorted(chance, draw * chance[-1])), len(pool) - 1)
+        chosen.append(pool[place])
+        nearest = torch.maximum(nearest, pool @ chosen[-1])
+    return torch.stack(chosen)
+
+
+def _settle(sums: Tensor, pool: Tensor, free: Tensor) -> Tensor:
+    """The centers after the rounds, classes first; `sums` are the labelled features added up by class."""
+    classes = len(sums)
+    centers = torch.cat([F.normalize(sums, dim=1), free])
+    for _ in range(ROUNDS):
+        belongs = (SHARPNESS * pool @ centers.T).softmax(dim=1)
+        total = belongs.T @ pool
+        total[:classes] += sums
+        centers = F.normalize(total, dim=1)
+    return centers
+
+
+def aliasing_prototypes(clusters: Clusters, pool: Tensor) -> Tensor:
+    """For each class the mean feature of the unknown kind most like it, K×D; zero where there is no unknown kind.
+
+        o_c = Σ_i r_im x_i / Σ_i r_im with m = argmax_m w_c·f_m
+
+    from raw features x of pool images and the first start's centers.
+    """
+    known, free = clusters.known[0], clusters.free[0]
+    if len(free) == 0:
+        return torch.zeros_like(known)
+    belongs = (SHARPNESS * centered(pool, clusters.mean) @ torch.cat([known, free]).T).softmax(dim=1)[:, len(known) :]
+    means = (belongs.T @ pool.float()) / belongs.sum(dim=0)[:, None].clamp(min=torch.finfo(torch.float32).tiny)
+    return means[(known @ free.T).argmax(dim=1)]

@@ -1,0 +1,35 @@
+"""Do unknown kinds in the pool claim the image, or do the classes?
+
+    mean over starts of  ln Σ_m exp(κ z·f_m) - ln Σ_c exp(κ z·w_c)      centers w of the classes, f of unknown kinds
+
+Asks the pool: the centers are soft clusters of it, K of them held by the labels (`osp.parts.clusters`).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from osp.parts.clusters import Clusters, fit_clusters
+from osp.scores.base import PoolScore
+
+
+class ClusterScore(PoolScore):
+    name = "clusters"
+    summary = "ln Σ_m exp κz·f_m - ln Σ_c exp κz·w_c: clusters of the pool against the classes"
+    mean: Tensor
+    known: Tensor
+    free: Tensor
+
+    def __init__(self, feature_dim: int, num_classes: int) -> None:
+        super().__init__(feature_dim, num_classes)
+        self.register_buffer("mean", torch.zeros(feature_dim))
+        self.register_buffer("known", torch.full((1, num_classes, feature_dim), torch.nan))
+        self.register_buffer("free", torch.zeros(1, 0, feature_dim))
+
+    def fit_pool(self, features: Tensor, labels: Tensor, pool: Tensor) -> None:
+        found, device = fit_clusters(features, labels, pool, self.num_classes), self.mean.device
+        self.mean, self.known, self.free = (each.to(device) for each in (found.mean, found.known, found.free))
+
+    def forward(self, features: Tensor, logits: Tensor, classifier: nn.Module) -> Tensor:
+        return Clusters(self.mean, self.known, self.free).score(features)
