@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 FORMS = {"one process": 1, "two processes": 2}
-PARTS = ("gather", "neighbours", "cut")
+PARTS = ("gather", "clusters", "cut")
 """Of a partition; the rest is the network's."""
 
 
@@ -57,7 +57,7 @@ def work(network: str, pool: int) -> None:
     """Take orders: `step` and `refresh` give seconds by the clock and of the processor, `gather` a table."""
     from osp import distributed
     from osp.bench.workload import CASES, Case, MethodStep
-    from osp.parts.neighbors import NeighborScore
+    from osp.methods import t2t
 
     case = CASES.get(network, Case(network, (3, 32, 32)))
     with distributed.joined(), tempfile.TemporaryDirectory() as folder:
@@ -65,8 +65,8 @@ def work(network: str, pool: int) -> None:
         run()
         parts = Clocks()
         parts.watch("gather", distributed, "gathered_blocks")
-        parts.watch("neighbours", NeighborScore, "__init__")
-        parts.watch("neighbours", NeighborScore, "__call__")
+        parts.watch("clusters", t2t, "fit_clusters")
+        parts.watch("clusters", t2t.Clusters, "score")
         parts.watch("cut", run.loop.method, "partition")
         for order in sys.stdin:
             if order.strip() == "gather":

@@ -82,13 +82,13 @@ def batch() -> Batch:
 
 
 class FakePool(pools.FakePool):
-    """Random images, in three chunks, without labels."""
+    """Random images, in three chunks; the labelled ones have the classes in turn."""
 
     def __init__(self) -> None:
         draws = torch.Generator().manual_seed(2)
         sizes = {"unlabeled": POOL, "labeled": 8, "val": 12}
         parts = {part: torch.randn(size, 1, 8, 8, generator=draws) for part, size in sizes.items()}
-        super().__init__(parts, chunks=3)
+        super().__init__(parts, {"labeled": torch.arange(8) % NUM_CLASSES}, chunks=3)
 
     @property
     def labeled(self) -> Tensor:

@@ -15,6 +15,7 @@ from osp.methods.base import published_options
 from osp.methods.osp import OSP
 from osp.methods.t2t import T2T
 from osp.parts import prune
+from osp.parts.clusters import aliasing_prototypes, fit_clusters
 
 EASY = {"delta": 0.26, "threshold": 0.26, "ramp": 0.0}
 """Of four classes: an untrained network then has anchors."""
@@ -72,7 +73,7 @@ def test_the_prediction_of_labelled_anchors_is_a_target_unless_asked_otherwise(s
     loss = method.orthogonality_terms(method.encode(given), targets, step_at())["odc_l"]
     z = method.net.encode(given["labeled"]["weak"])
     weak = method.net(given["unlabeled"]["weak"]).argmax(dim=1)
-    partners = method.partners(torch.cat([targets, weak]), step_at())[0][0, : len(targets)]
+    partners = method.partners(torch.cat([targets, weak]), step_at())[0][: len(targets)]
     p, p_r = method.net.classifier(z).softmax(dim=1), method.net.classifier(prune(z, partners, 0.6)).softmax(dim=1)
     q = p.detach() if stop else p
     each = (q * (q / p_r).log()).sum(dim=1) - p_r.gather(1, targets[:, None]).squeeze(1).log()
@@ -89,35 +90,29 @@ def test_anchors_get_partners_of_their_class_or_of_any_as_asked(match: str) -> N
     stored = torch.arange(40) % NUM_CLASSES
     method.bank.push(stored[:, None].expand(-1, 16).float(), stored)
     classes = torch.arange(100) % NUM_CLASSES
-    (partners,), found = method.partners(classes, step_at())
+    partners, found = method.partners(classes, step_at())
     assert found.all()
     assert torch.equal(partners[:, 0].long(), classes) is (match == "class")
     assert set(partners[:, 0].tolist()) == {0.0, 1.0, 2.0, 3.0}
 
 
-@pytest.mark.parametrize("compare", ["weak", "same"])
-def test_centred_pruning_by_the_nearest_partner_equals_a_loop(compare: str) -> None:
-    """z_r = z - α ((z - m)·d / ‖d‖²) d, d = o - m, o being the one of three draws at the smallest angle to z - m."""
-    method = filled(center=True, match="nearest", candidates=3, compare=compare, alpha=0.7)
-    given = batch()
-    encoded, net = method.encode(given), method.net
-    loss = method.orthogonality_terms(encoded, given["labeled"].targets, step_at())["odc_u"].item()
-    m = torch.cat([encoded.labeled, encoded.strong, encoded.pool]).mean(dim=0)
-    n, predicted = len(encoded.labeled), encoded.weak_logits.argmax(dim=1)
-    drawn, found = method.partners(torch.cat([given["labeled"].targets, predicted]), step_at())
-    assert drawn.shape[0] == 3
+def test_a_prototype_is_the_mean_of_the_unknown_kind_most_like_the_class() -> None:
+    """Anchors of a class share one partner, that of the last partition; before it there is none."""
+    method = by_hand(OSP, match="prototype", **EASY)
+    classes = torch.arange(8) % NUM_CLASSES
+    assert not method.partners(classes, step_at())[1].any()
+    pool = FakePool()
+    refreshed(method, pool)
+    partners, found = method.partners(classes, step_at())
+    labeled, others = (method.net.encode(images).detach() for images in (pool.labeled, pool.images))
+    clusters = fit_clusters(labeled, pool.labels("labeled"), others, NUM_CLASSES)
+    torch.testing.assert_close(partners, aliasing_prototypes(clusters, others)[classes])
     assert found.all()
-    total, taken = 0.0, set()
-    for i, z in enumerate(encoded.strong.detach()):
-        angles = [float((z - m) @ (o - m) / ((z - m).norm() * (o - m).norm())) for o in drawn[:, n + i]]
-        taken.add(angles.index(max(angles)))
-        d = drawn[angles.index(max(angles)), n + i] - m
-        z_r = z - 0.7 * ((z - m) @ d) / (d @ d) * d
-        p = (encoded.weak_logits[i] if compare == "weak" else net.classifier(z)).softmax(dim=0)
-        if encoded.weak_logits[i].softmax(dim=0).max() > 0.26:
-            total += float((p * (p / net.classifier(z_r).softmax(dim=0)).log()).sum())
-    assert len(taken) > 1
-    assert loss == pytest.approx(total / len(encoded.strong), rel=1e-4)
+
+
+def test_a_prototype_needs_clusters() -> None:
+    with pytest.raises(ValueError, match="match=prototype needs partition_by=clusters"):
+        OSP.Options(match="prototype", partition_by="neighbors")
 
 
 # What enters the bank
@@ -145,17 +140,6 @@ def test_a_partition_puts_the_least_confident_quarter_of_what_is_set_aside_into_
     assert sorted(stored_ids(method)) == [36, 37, 38, 39]
     assert method.confidence_limit.item() == pytest.approx(1 - 0.35)
     assert method.bank.counts.tolist() == [1, 1, 1, 1]
-
-
-@pytest.mark.parametrize("feed", ["refresh", "iteration"])
-def test_the_surest_third_of_what_is_set_aside_can_be_recycled_instead(feed: str) -> None:
-    """18 rows are set aside, with rising scores; a third is the six of highest score, however confident they are."""
-    method = cut_by_hand(recyclable="surest", recyclable_share=1 / 3, bank_feed=feed)
-    method.after_partition(FakePool(), torch.ones(POOL), torch.arange(POOL) % NUM_CLASSES)
-    assert sorted(stored_ids(method)) == ([] if feed == "iteration" else list(range(34, POOL)))
-    if feed == "iteration":
-        method.feed_bank(method.net.encode(FakePool().images), torch.arange(POOL))
-        assert sorted(stored_ids(method)) == list(range(34, POOL))
 
 
 @pytest.mark.parametrize("below", [1.0, 0.3])
@@ -281,8 +265,6 @@ SHEET = {
     "stop_gradient": True,
     "anchor_view": "strong",
     "odc_temperature": 1.0,
-    "center": False,
-    "compare": "weak",
     "noise": 0.1,
     "warmup": 0.0,
     "clip": None,

@@ -17,7 +17,8 @@ from osp.engine.schedule import Timetable, refreshes
 from osp.methods.base import Batch, Step
 from osp.methods.t2t import T2T, ranked
 from osp.parts import otsu_threshold
-from osp.parts.neighbors import NeighborScore
+from osp.parts.clusters import fit_clusters
+from osp.parts.neighbors import fit_neighbors
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def test_two_classes_train(tmp_path: Path) -> None:
     assert all(math.isfinite(line["loss"]) for line in lines)
 
 
-@pytest.mark.parametrize("partition_by", ["matching", "neighbors"])
+@pytest.mark.parametrize("partition_by", ["matching", "neighbors", "clusters"])
 def test_a_run_that_diverges_says_so_when_the_pool_is_cut(partition_by: str, tmp_path: Path) -> None:
     wild = {"pretrain_lr": 1e20, "pretrain_schedule": "constant", "partition_by": partition_by}
     with pytest.raises(UserError, match=r"no longer numbers at step 8\."):
@@ -106,12 +107,18 @@ def test_the_pool_is_cut_at_otsus_threshold_and_the_stream_restricted_to_what_is
     torch.testing.assert_close(method.ood_score(features, logits), 1 - match)
 
 
-def test_the_pool_can_be_cut_by_its_labelled_neighbours() -> None:
-    method, pool = by_hand(T2T, partition_by="neighbors", doubtful=0.0, cut_by="otsu"), FakePool()
+@pytest.mark.parametrize("partition_by", ["clusters", "neighbors"])
+def test_the_pool_can_be_cut_by_a_score_that_asks_it(partition_by: str) -> None:
+    method, pool = by_hand(T2T, partition_by=partition_by, doubtful=0.0, cut_by="otsu"), FakePool()
     method.refresh(step_at(0.0), pool)
-    score = NeighborScore(method.net.encode(pool.labeled).detach(), method.net.encode(pool.images).detach())
-    torch.testing.assert_close(method.scores, score(method.net.encode(pool.images)).detach())
+    labeled, others = (method.net.encode(images).detach() for images in (pool.labeled, pool.images))
+    if partition_by == "clusters":
+        expected = fit_clusters(labeled, pool.labels("labeled"), others, method.task.num_classes).score(others)
+    else:
+        expected = fit_neighbors(labeled, others).score(others)
+    torch.testing.assert_close(method.scores, expected)
     assert torch.equal(method.kept_rows, method.scores <= otsu_threshold(method.scores))
+    assert set(pool.passes) == {("labeled", True), ("unlabeled", True)}
 
 
 def test_scores_are_averaged_with_those_of_earlier_partitions() -> None:

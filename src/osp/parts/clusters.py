@@ -6,7 +6,7 @@ the free centers claim it, however sure a classifier is of it. Beyond the paper;
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -16,18 +16,31 @@ SHARPNESS = 10.0
 """κ: how sharply an image belongs to its nearest centers."""
 STARTS = 3
 ROUNDS = 20
+DIRECTIONS = 256
+"""At most so many principal directions of the features are compared."""
+LEAST_VARIANCE = 1e-3
+"""Of a direction, as a share of the largest: what varies less is not stretched further."""
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """Centers of the classes and free ones, found from S starts; features are measured from `mean`, at length one."""
+    """Centers of the classes and free ones, found from S starts, in a space where rows have length one.
+
+    z = B (f - mean) / ‖B (f - mean)‖       B: principal directions, each divided by the root of its deviation
+    """
 
     mean: Tensor
     """D."""
+    basis: Tensor
+    """D×d: B transposed."""
     known: Tensor
-    """S×K×D: of the classes."""
+    """S×K×d: of the classes."""
     free: Tensor
-    """S×M×D: of unknown kinds; M may be 0."""
+    """S×M×d: of unknown kinds; M may be 0."""
+
+    def embed(self, features: Tensor) -> Tensor:
+        """z, n×d."""
+        return F.normalize((features.float() - self.mean) @ self.basis, dim=1)
 
     def score(self, features: Tensor) -> Tensor:
         """The log-odds of the free centers against the classes, averaged over starts; larger = more OOD.
@@ -37,7 +50,7 @@ class Clusters:
         Without free centers the first term is 0, and what is far from every class is OOD.
         """
         with torch.autocast(features.device.type, enabled=False):  # half precision blurs who is nearest
-            return self._score(centered(features, self.mean))
+            return self._score(self.embed(features))
 
     def _score(self, z: Tensor) -> Tensor:
         of_classes = (SHARPNESS * z @ self.known.mT).logsumexp(dim=2)
@@ -47,9 +60,16 @@ class Clusters:
         return (of_others - of_classes).mean(dim=0)
 
 
-def centered(features: Tensor, mean: Tensor) -> Tensor:
-    """z = (f - mean) / ‖f - mean‖."""
-    return F.normalize(features.float() - mean, dim=1)
+def half_whitened(features: Tensor, mean: Tensor) -> Tensor:
+    """U λ^(-1/4), D×d: the leading eigenvectors of the covariance, each over the fourth root of its eigenvalue.
+
+    Unchanged, a few directions of large variance would decide every comparison; fully whitened, noise would.
+    """
+    centered = (features - mean).double()
+    values, vectors = torch.linalg.eigh(centered.T @ centered / max(len(centered), 1))
+    values, vectors = values[-DIRECTIONS:], vectors[:, -DIRECTIONS:]
+    least = (LEAST_VARIANCE * values[-1]).clamp(min=torch.finfo(torch.float32).tiny)
+    return (vectors * values.clamp(min=least) ** -0.25).float()
 
 
 def free_centers(num_classes: int, num_pool: int) -> int:
@@ -74,14 +94,17 @@ def fit_clusters(
     `num_free` is `free_centers` unless given. The same bits for the same features, whatever else was drawn before.
     """
     count = free_centers(num_classes, len(pool)) if num_free is None else min(num_free, len(pool))
-    mean = torch.cat([labeled, pool]).double().mean(dim=0).float()
-    known, others = centered(labeled, mean), centered(pool, mean)
+    both = torch.cat([labeled, pool]).float()
+    mean = both.double().mean(dim=0).float()
+    empty = both.new_empty(0, 0, 0)
+    space = Clusters(mean, half_whitened(both, mean), empty, empty)
+    known, others = space.embed(labeled), space.embed(pool)
     sums = torch.zeros(num_classes, known.shape[1], device=known.device).index_add_(0, labels, known)
     starts = [
         _settle(sums, others, _far_apart(F.normalize(sums, dim=1), others, count, start)) for start in range(STARTS)
     ]
     centers = torch.stack(starts)
-    return Clusters(mean, centers[:, :num_classes].contiguous(), centers[:, num_classes:].contiguous())
+    return replace(space, known=centers[:, :num_classes].contiguous(), free=centers[:, num_classes:].contiguous())
 
 
 def _far_apart(classes: Tensor, pool: Tensor, count: int, seed: int) -> Tensor:
@@ -121,6 +144,6 @@ def aliasing_prototypes(clusters: Clusters, pool: Tensor) -> Tensor:
     known, free = clusters.known[0], clusters.free[0]
     if len(free) == 0:
         return torch.zeros_like(known)
-    belongs = (SHARPNESS * centered(pool, clusters.mean) @ torch.cat([known, free]).T).softmax(dim=1)[:, len(known) :]
+    belongs = (SHARPNESS * clusters.embed(pool) @ torch.cat([known, free]).T).softmax(dim=1)[:, len(known) :]
     means = (belongs.T @ pool.float()) / belongs.sum(dim=0)[:, None].clamp(min=torch.finfo(torch.float32).tiny)
     return means[(known @ free.T).argmax(dim=1)]

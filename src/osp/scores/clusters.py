@@ -18,18 +18,21 @@ class ClusterScore(PoolScore):
     name = "clusters"
     summary = "ln Σ_m exp κz·f_m - ln Σ_c exp κz·w_c: clusters of the pool against the classes"
     mean: Tensor
+    basis: Tensor
     known: Tensor
     free: Tensor
 
     def __init__(self, feature_dim: int, num_classes: int) -> None:
         super().__init__(feature_dim, num_classes)
         self.register_buffer("mean", torch.zeros(feature_dim))
+        self.register_buffer("basis", torch.eye(feature_dim))
         self.register_buffer("known", torch.full((1, num_classes, feature_dim), torch.nan))
         self.register_buffer("free", torch.zeros(1, 0, feature_dim))
 
     def fit_pool(self, features: Tensor, labels: Tensor, pool: Tensor) -> None:
         found, device = fit_clusters(features, labels, pool, self.num_classes), self.mean.device
-        self.mean, self.known, self.free = (each.to(device) for each in (found.mean, found.known, found.free))
+        for name in ("mean", "basis", "known", "free"):
+            setattr(self, name, getattr(found, name).to(device))
 
     def forward(self, features: Tensor, logits: Tensor, classifier: nn.Module) -> Tensor:
-        return Clusters(self.mean, self.known, self.free).score(features)
+        return Clusters(self.mean, self.basis, self.known, self.free).score(features)
