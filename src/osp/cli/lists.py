@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -81,7 +81,8 @@ def _counts(info: SourceInfo) -> str:
 def methods(
     name: Annotated[str | None, typer.Argument(help="Show the options of this method.")] = None,
     preset: Annotated[
-        str, typer.Option(help="Values of the common harness (default) or as published (paper).")
+        str,
+        typer.Option(help="Values of the common harness (default), as published (paper), or of version 0.1 (v0.1)."),
     ] = "default",
     data: Annotated[
         str | None,
@@ -97,11 +98,12 @@ def methods(
     - `osp methods fixmatch --preset paper --data cifar100`
     """
     from osp.data import available as data_sets
-    from osp.methods.base import published_for
+    from osp.methods.base import earlier_options, published_for
     from osp.methods.registry import available, get
+    from osp.recipe.recipe import Preset
 
-    if preset not in ("default", "paper"):
-        raise UserError(f"--preset {preset!r}: no such preset.{suggest(preset, ['default', 'paper'])}")
+    if preset not in (known := get_args(Preset)):
+        raise UserError(f"--preset {preset!r}: no such preset.{suggest(preset, known)}")
     if data is not None and data not in data_sets():
         raise UserError(f"Unknown data set {short(data)}.{suggest(data, data_sets())} `osp datasets` shows them.")
     shown = console()
@@ -121,7 +123,9 @@ def methods(
         return
     from osp.recipe.plan import scale_options
 
-    by_scale = {} if data is None else scale_options(method, "default", "cpu", data)
+    chosen: Preset = "v0.1" if preset == "v0.1" else "default"
+    earlier = earlier_options(method) if chosen == "v0.1" else {}
+    by_scale = earlier | ({} if data is None else scale_options(method, chosen, "cpu", data))
     shown.print(columns(*options_of(method, by_scale), headings=("option", "value", "meaning"), padding=(0, 1)))
     if data is None:
         say("\nShort runs on colour images take others: `--data cifar100` shows them.", "")

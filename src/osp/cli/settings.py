@@ -67,7 +67,7 @@ NOTES = {
     "threads": "CPU threads; results may differ in the last digits between numbers of threads",
     "compile": "torch.compile the encoder: a minute at the start, then faster steps on most GPUs",
     "options": "options of the method, by name: `osp settings METHOD` lists them",
-    "preset": "values of the method's options: default (one harness for all methods) or paper (as published)",
+    "preset": "values of the method's options: default (one harness), paper (as published) or v0.1 (earlier defaults)",
     "scale": "demo (seconds), cpu (minutes on two cores) or paper (the published network and steps)",
 }
 """Where the recipe's own description is too short for somebody who meets the setting here first."""

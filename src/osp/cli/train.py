@@ -75,7 +75,9 @@ def train(
     ] = None,
     ood_dir: Annotated[str | None, typer.Option(help="Folder of --ood-data, if it is not --data-dir.")] = None,
     method: Annotated[str | None, typer.Option(help="Method; `osp methods` lists them. Or a file: ./mine.py")] = None,
-    preset: Annotated[str | None, typer.Option(help="Method options: default (common harness) or paper.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Method options: default (common harness), paper, or v0.1 (earlier defaults).")
+    ] = None,
     scale: Annotated[str | None, typer.Option(help="demo (seconds), cpu (minutes) or paper (as published).")] = None,
     ood_ratio: Annotated[
         float | None, typer.Option(help="Share of the pool that shows none of the classes, 0 to 1.")

@@ -250,8 +250,10 @@ class Options(BaseModel):
     drop_factor: float = Field(0.2, gt=0, description="factor of each drop")
     warmup: float = Field(0.05, ge=0, lt=1, description="share of each stage over which the learning rate rises")
     clip: float | None = Field(5.0, gt=0, description="largest norm of the gradient of a step")
-    ema: float | None = Field(None, gt=0, lt=1, description="decay of the averaged weights used for testing")
-    score: str = Field("own", description="OOD score that is reported: the method's own, or one that any network has")
+    ema: float | None = Field(0.999, gt=0, lt=1, description="decay of the averaged weights used for testing")
+    score: str = Field(
+        "clusters", description="OOD score that is reported: one that any network has, or `own`, the method's"
+    )
 
     @field_validator("score")
     @classmethod
@@ -262,8 +264,8 @@ class Options(BaseModel):
             raise ValueError(str(error).rstrip(".")) from None
 
 
-UNPUBLISHED: dict[str, Any] = {"warmup": 0.0, "clip": None}
-"""What the harness adds to every method for stability; `--preset paper` does without it unless a method publishes it.
+UNPUBLISHED: dict[str, Any] = {"warmup": 0.0, "clip": None, "ema": None, "score": "own"}
+"""What the harness adds to every method; `--preset paper` does without it unless a method publishes it.
 
 A stage that starts at its full rate can throw a network without batch norm into a state where all its units are dead:
 one of the first ten runs of OSP on MNIST did so within 15 steps of fine-tuning.
@@ -310,6 +312,11 @@ class Method(nn.Module):
     """Data sets that the publication has settings for (by default those of the OSP paper's Table 1); on any other one
     `--preset paper` takes the general values."""
     paper_steps: ClassVar[int] = 250_000
+    earlier: ClassVar[dict[str, Any]] = {}
+    """Options whose defaults were others in version 0.1, and those: `--preset v0.1` finds the runs made with them."""
+    labeled_views: ClassVar[int] = 1
+    """Views of each labelled image that the classifier learns from: `batch` is chosen so that all methods have as many
+    labelled views per step."""
     version: ClassVar[int] = 1
     """Raised when the method gives other numbers than before: results with another number are stale."""
     validation: ClassVar[str] = "nothing"
@@ -447,6 +454,12 @@ STAGE_OPTIONS = (
 def published_options(method: type[Method], data: str | None = None) -> dict[str, Any]:
     """The options of `--preset paper` on this data set: what the harness adds turned off, what was published set."""
     return UNPUBLISHED | {name: entry.value_for(data) for name, entry in method.paper.items()}
+
+
+def earlier_options(method: type[Method]) -> dict[str, Any]:
+    """The options of `--preset v0.1`: weights averaged where a publication does so, each method's own score."""
+    ema = method.paper["ema"].value if "ema" in method.paper else None
+    return {"ema": ema, "score": "own", **method.earlier}
 
 
 def published_for(method: type[Method], data: str) -> bool:

@@ -58,7 +58,6 @@ RELEASE = "DAC release"
 
 
 class DACOptions(Options):
-    ema: float | None = Field(0.999, gt=0, lt=1, description="decay of the averaged weights used for testing")
     heads: int = Field(10, ge=2, le=1000, description="H: number of heads that are pushed apart")
     projection: int = Field(128, ge=1, le=65536, description="units of the projection that heads and memory see")
     threshold: float = Field(0.95, ge=0, le=1, description="τ: confidence from which a prediction becomes a label")
@@ -99,7 +98,7 @@ class DAC(Method):
     reference = "Kong et al., Diversify and Conquer, TNNLS 2025"
     Options = DACOptions
     mechanism = ("weighted_rate", "head_rate", "disagreement")
-    training_only = ("averages.", "memory.", "otsu")
+    labeled_views = 2
     paper_data = ("cifar10", "cifar100")
     paper_steps = 2**18
     paper: ClassVar[dict[str, Published]] = {

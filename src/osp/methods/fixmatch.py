@@ -32,7 +32,6 @@ FIXMATCH = "FixMatch paper"
 
 
 class FixMatchOptions(Options):
-    ema: float | None = Field(0.999, gt=0, lt=1, description="decay of the averaged weights used for testing")
     threshold: float = Field(0.95, ge=0, le=1, description="confidence from which a prediction becomes a label")
     unlabeled_weight: float = Field(1.0, ge=0, description="weight of the unlabelled loss")
     joint_weak: bool = Field(False, description="weak views in one pass with the others, with a graph nobody needs")

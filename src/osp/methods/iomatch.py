@@ -51,7 +51,6 @@ EPSILON = 1e-6
 
 
 class IOMatchOptions(Options):
-    ema: float | None = Field(0.999, gt=0, lt=1, description="decay of the averaged weights used for testing")
     threshold: float = Field(0.95, ge=0, le=1, description="τ_p: confidence from which an inlier enters L_ui")
     open_threshold: float = Field(0.5, ge=0, le=1, description="τ_q: the same of the open-set targets and L_op")
     binary_weight: float = Field(1.0, ge=0, description="weight of L_mb")

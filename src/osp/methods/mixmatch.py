@@ -34,7 +34,6 @@ RELEASE = "MixMatch release"
 
 class MixMatchOptions(Options):
     mu: int = Field(1, ge=1, le=10**9, description="unlabelled images per step, as a multiple of `batch`")
-    ema: float | None = Field(0.999, gt=0, lt=1, description="decay of the averaged weights used for testing")
     temperature: float = Field(0.5, gt=0, description="sharpening of the guessed labels")
     mixing: float = Field(0.75, gt=0, description="a of the Beta(a, a) distribution of the mixing weights")
     unlabeled_weight: float = Field(3.0, ge=0, description="largest weight of the unlabelled loss")

@@ -57,7 +57,6 @@ RECORDS = 10
 
 
 class MTCOptions(Options):
-    ema: float | None = Field(0.999, gt=0, lt=1, description="decay of the averaged weights used for testing")
     domain_share: float = Field(0.1, gt=0, lt=1, description="share of the run for the warm-up with L_d alone")
     domain_refresh: float = Field(0.05, gt=0, le=1, description="share of the warm-up between two records")
     refresh: float = Field(0.05, gt=0, le=1, description="share of the rest between two records and selections")

@@ -59,6 +59,7 @@ class OpenMatch(Method):
     summary = "a one-vs-all detector selects what FixMatch learns from"
     reference = "Saito et al., OpenMatch, NeurIPS 2021"
     Options = OpenMatchOptions
+    labeled_views = 2
     mechanism = ("kept_share", "mask_rate")
     paper_steps = 2**19
     paper_data = ("cifar10", "cifar100")

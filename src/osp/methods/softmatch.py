@@ -31,7 +31,6 @@ SOFTMATCH = "SoftMatch paper"
 
 
 class SoftMatchOptions(Options):
-    ema: float | None = Field(0.999, gt=0, lt=1, description="decay of the averaged weights used for testing")
     decay: float = Field(0.99, ge=0, lt=1, description="decay of the running mean m and variance v of confidences")
     sharpness: float = Field(2.0, gt=0, description="n: standard deviations over which a weight falls, inverted")
     unlabeled_weight: float = Field(1.0, ge=0, description="weight of the unlabelled loss")

@@ -54,7 +54,6 @@ RELEASE = "SSB release"
 
 
 class SSBOptions(Options):
-    ema: float | None = Field(0.999, gt=0, lt=1, description="decay of the averaged weights used for testing")
     hidden: int = Field(1024, ge=1, le=65536, description="units of both hidden layers of each head")
     detector_share: float = Field(0.072, gt=0, le=0.5, description="share of the run in which the detector is trained")
     detector_steps: int = Field(500, ge=0, description="least number of steps for it, up to half of the run")

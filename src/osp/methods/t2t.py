@@ -139,6 +139,7 @@ class T2T(Method):
     Options: ClassVar[type[Options]] = T2TOptions
     validation = "share of ID images in the pool (without labels); without any: Otsu's threshold"
     mechanism: ClassVar[tuple[str, ...]] = ("kept_share", "consistency_rate")
+    earlier: ClassVar[dict[str, Any]] = {"partition_by": "neighbors"}
     paper = {  # noqa: RUF012
         "batch": Published(64, RELEASE),
         "mu": Published(5, RELEASE),

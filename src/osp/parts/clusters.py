@@ -69,7 +69,8 @@ def half_whitened(features: Tensor, mean: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh(centered.T @ centered / max(len(centered), 1))
     values, vectors = values[-DIRECTIONS:], vectors[:, -DIRECTIONS:]
     least = (LEAST_VARIANCE * values[-1]).clamp(min=torch.finfo(torch.float32).tiny)
-    return (vectors * values.clamp(min=least) ** -0.25).float()
+    stretched: Tensor = vectors * values.clamp(min=least) ** -0.25
+    return stretched.float()
 
 
 def free_centers(num_classes: int, num_pool: int) -> int:

@@ -182,7 +182,7 @@ def _plan(kind: type[Method], method: str, steps: int, labels: int, options: Map
         labels_per_class=labels,
         val_per_class=0,
         method=method,
-        options=decide_options(kind, "default", "photos", {}, known).model_dump(mode="json"),
+        options=decide_options(kind, "v0.1", "photos", {}, known).model_dump(mode="json"),
         preset="default",
         scale="cpu",
         network="adapter",

@@ -253,11 +253,12 @@ def check_data_names(recipe: Recipe, data: str) -> None:
 
 def decide_options(method: Any, preset: Preset, data: str, by_scale: dict[str, Any], given: dict[str, Any]) -> Any:
     """The method's options: its defaults, the preset's, the scale's, and what was asked."""
-    from osp.methods.base import published_options
+    from osp.methods.base import earlier_options, published_options
     from osp.methods.registry import without_removed
 
     given = without_removed(method, given)
-    published = published_options(method, data) if preset == "paper" else {}
+    by_preset = {"paper": lambda: published_options(method, data), "v0.1": lambda: earlier_options(method)}
+    published = by_preset.get(preset, dict)()
     known = method.Options.model_fields
     for key in given:
         if key not in known:
@@ -272,8 +273,10 @@ def decide_options(method: Any, preset: Preset, data: str, by_scale: dict[str, A
 
 DEMO_BATCH = 32
 """The demo has few labels and wants to end in seconds."""
-SMALLER = {"mu": 2, "pool_batch": 16}
-"""At most this, where colour images meet the processor: see docs/osp.md, "What short runs need"."""
+BUDGET = {"batch": 128, "mu": 1, "pool_batch": 16}
+"""Images per step where colour images meet the processor: see docs/osp.md, "What short runs need"."""
+BUDGET_BEFORE = {"mu": 2, "pool_batch": 16}
+"""At most this, in version 0.1."""
 SHORT = {
     "optimizer": "muon",
     **dict.fromkeys(("lr", "pretrain_lr"), 0.05),
@@ -284,7 +287,7 @@ SHORT = {
 
 
 def scale_options(method: Any, preset: Preset, scale: Scale, data: str, custom_network: bool = False) -> dict[str, Any]:
-    """Options that a scale sets, so that runs end in time; those of colour images give way to published ones.
+    """Options that a scale sets, so that runs end in time and methods have equal budgets; published ones win over them.
 
     A module of the user's own may bring weights that large steps would destroy: its optimiser stays SGD. A method from
     elsewhere that has chosen its optimiser, rate or schedule keeps them.
@@ -293,15 +296,20 @@ def scale_options(method: Any, preset: Preset, scale: Scale, data: str, custom_n
 
     known = method.Options.model_fields
     foreign = not method.__module__.startswith("osp.methods.")
-    chosen = [n for n in ("optimizer", "lr", "schedule") if known[n].default != Options.model_fields[n].default]
-    if scale == "paper" or preset == "paper" or is_grey(data):
-        return {"batch": DEMO_BATCH} if scale == "demo" else {}
-    found = {name: value for name, value in SHORT.items() if name in known}
-    if custom_network or (foreign and chosen):
-        found = {}
+    chosen = [n for n, field in Options.model_fields.items() if foreign and known[n].default != field.default]
+    found: dict[str, Any] = {}
+    if scale == "cpu" and preset != "paper" and not is_grey(data):
+        least = {name: min(known[name].default, most) for name, most in BUDGET_BEFORE.items() if name in known}
+        found |= BUDGET if preset == "default" else least
+    if scale != "paper" and preset != "paper" and not is_grey(data):
+        found |= {} if custom_network or {"optimizer", "lr", "schedule"} & set(chosen) else SHORT
     if scale == "demo":
-        return {"batch": DEMO_BATCH, **found}
-    return {**{name: min(known[name].default, most) for name, most in SMALLER.items() if name in known}, **found}
+        found["batch"] = DEMO_BATCH
+    if scale != "paper" and preset == "default" and method.labeled_views > 1:
+        batch, mu = (found.get(name, known[name].default) for name in ("batch", "mu"))
+        found |= {"batch": max(batch // method.labeled_views, 1), "mu": mu * method.labeled_views}
+    kept = [name for name in chosen if name != "batch" or scale != "demo"]
+    return {name: value for name, value in found.items() if name in known and name not in kept}
 
 
 def default_network(data: str, scale: Scale) -> str:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from osp.errors import UserError, short
 from osp.recipe.reading import explain, read_fields
 
-Preset = Literal["default", "paper"]
+Preset = Literal["default", "paper", "v0.1"]
 Scale = Literal["demo", "cpu", "paper"]
 TRACKERS = ("tensorboard", "wandb", "mlflow")
 ONLINE = ":online"
@@ -49,7 +49,10 @@ class Recipe(BaseModel):
 
     method: str | None = Field(None, description="method; see `osp methods`, or ./a_file.py; osp if not set")
     options: dict[str, Any] = Field(default_factory=dict, description="options of the method")
-    preset: Preset | None = Field(None, description="the method's options: default (common harness) or as published")
+    preset: Preset | None = Field(
+        None,
+        description="the method's options: default (common harness), paper (as published) or v0.1 (earlier defaults)",
+    )
     scale: Scale | None = Field(
         None,
         description="steps, network, batches, on colour images the optimiser: seconds, minutes, as published",
