@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from osp import scores
+from osp.parts.clusters import fit_clusters
+from osp.parts.neighbors import fit_neighbors
 from osp.parts.one_vs_all import linear_layers
-from osp.scores import Score
+from osp.scores import PoolScore, Score
 
 NONE = torch.zeros(0)
 LOGITS = torch.tensor([[1.0, 2.0, -1.0], [0.0, 0.0, 0.0]])
@@ -264,3 +266,44 @@ def test_very_few_labels_give_finite_scores(name: str, labels: int) -> None:
     with torch.no_grad():
         score.fit(known[:labels], layer(known[:labels]), torch.arange(labels) % 2, layer)
         assert score(known, layer(known), layer).isfinite().all()
+
+
+# From the labelled features and the pool
+
+
+def asking(name: str, features: Tensor, labels: Tensor, pool: Tensor) -> Score:
+    score = scores.build(name, features.shape[1], int(labels.max()) + 1)
+    assert isinstance(score, PoolScore)
+    assert score(features, NONE, nn.Identity()).isnan().all()  # not before it was fitted
+    score.fit_pool(features, labels, pool)
+    return score
+
+
+@pytest.mark.parametrize("name", ["clusters", "neighbors"])
+def test_scores_that_ask_the_pool_are_those_of_the_part_and_survive_saving(name: str) -> None:
+    draws = torch.Generator().manual_seed(0)
+    known, pool, asked = (torch.randn(n, 12, generator=draws) for n in (30, 200, 9))
+    labels = torch.arange(30) % 3
+    score = asking(name, known, labels, pool)
+    part = fit_clusters(known, labels, pool, 3) if name == "clusters" else fit_neighbors(known, pool)
+    expected = part.score(asked)
+    assert torch.equal(score(asked, NONE, nn.Identity()), expected)
+    again = scores.build(name, 12, 3, **score.config())
+    again.load_state_dict(score.state_dict())
+    assert torch.equal(again(asked, NONE, nn.Identity()), expected)
+
+
+@pytest.mark.parametrize("name", ["clusters", "neighbors"])
+@pytest.mark.parametrize("pool", [0, 1, 15])
+def test_scores_that_ask_the_pool_do_without_much_of_it(name: str, pool: int) -> None:
+    rows = torch.randn(4 + pool, 6, generator=torch.Generator().manual_seed(1))
+    score = asking(name, rows[:4], torch.tensor([0, 1, 2, 3]), rows[4:])
+    assert score(rows, NONE, nn.Identity()).isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["clusters", "neighbors"])
+def test_what_a_thousand_classes_keep_fits_in_twenty_megabytes(name: str) -> None:
+    draws = torch.Generator().manual_seed(0)
+    known, labels = torch.randn(10_000, 640, generator=draws), torch.arange(10_000) % 1000
+    score = asking(name, known, labels, torch.randn(2000, 640, generator=draws))
+    assert sum(each.numel() * each.element_size() for each in score.buffers()) <= 20e6
