@@ -25,6 +25,7 @@ from osp.engine.schedule import Timetable, refreshes
 from osp.engine.signals import Interrupted, stop_signals
 from osp.engine.state import Standing, has_checkpoint, save_run
 from osp.errors import UserError
+from osp.evaluate.metrics import partition_quality
 from osp.methods.base import Batch, ExtraOptimizer, Method, Stage, Step
 from osp.nets import BATCH_NORMS, StepDropout
 from osp.randomness import key_to_seed
@@ -88,7 +89,7 @@ class Loop:
                     if step.stage_step == 0:
                         self.begin_stage(step)
                     if refreshes(step):
-                        self.hook(self.method.refresh, step)
+                        self.refresh(step)
                     self.advance(step)
                     if step.stage_step == step.stage_steps - 1:
                         self.hook(self.method.end_stage, step)
@@ -214,6 +215,13 @@ class Loop:
             if self.averaged is not None:
                 self.averaged.restart()
         self.hook(self.method.begin_stage, step)
+
+    def refresh(self, step: Step) -> None:
+        """Run the method's refresh; how good the partition is that the next step learns from goes into the log."""
+        self.hook(self.method.refresh, step)
+        kept = self.method.kept()
+        if kept is not None and self.truth is not None:
+            self.records.write(step, self.at.done + 1, "cut", partition_quality(kept.cpu().numpy(), self.truth))
 
     def hook(self, function: Callable[[Step, Any], None], step: Step) -> None:
         """Run a hook of the method with a pool to pass over."""
