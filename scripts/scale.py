@@ -58,6 +58,7 @@ def work(network: str, pool: int) -> None:
     from osp import distributed
     from osp.bench.workload import CASES, Case, MethodStep
     from osp.methods import t2t
+    from osp.parts.clusters import Clusters
 
     case = CASES.get(network, Case(network, (3, 32, 32)))
     with distributed.joined(), tempfile.TemporaryDirectory() as folder:
@@ -66,7 +67,7 @@ def work(network: str, pool: int) -> None:
         parts = Clocks()
         parts.watch("gather", distributed, "gathered_blocks")
         parts.watch("clusters", t2t, "fit_clusters")
-        parts.watch("clusters", t2t.Clusters, "score")
+        parts.watch("clusters", Clusters, "score")
         parts.watch("cut", run.loop.method, "partition")
         for order in sys.stdin:
             if order.strip() == "gather":

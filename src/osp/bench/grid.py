@@ -32,7 +32,8 @@ AXES = ("method", "options", "seed", "scale")
 MEASURES = {
     "accuracy": "test accuracy (%)",
     "val_accuracy": "validation accuracy (%), for choosing",
-    "auroc": "AUROC (%), ID against OOD test images, by the method's score",
+    "auroc": "AUROC (%), ID against OOD test images, by the reported score",
+    "own_auroc": "AUROC (%), ID against OOD test images, by the method's own score",
     "msp_auroc": "AUROC (%) by 1 - max softmax",
     "pool_auroc": "AUROC (%) in the pool",
     "fpr95": "OOD test images accepted where 95 % of ID ones are (%)",

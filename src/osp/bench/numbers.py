@@ -120,6 +120,8 @@ def _filled(store: Store, cell: Cell, keys: KeyCache | None) -> Filled:
 
 def number(result: Mapping[str, Any], measure: str) -> float | None:
     """A number of a result by its path, such as `accuracy` or `scores.softmax.auroc`."""
+    if measure == "own_auroc" and measure not in result:  # of version 0.1, which reported each method's own score
+        measure = "auroc"
     found: Any = result
     for word in measure.split("."):
         found = found.get(word) if isinstance(found, Mapping) else None
@@ -129,9 +131,10 @@ def number(result: Mapping[str, Any], measure: str) -> float | None:
 def meaning(measure: str) -> str:
     if measure in MEASURES:
         return MEASURES[measure]
-    group, name, kind = measure.split(".", 2)
-    where = f"by the score {name}" if group == "scores" else f"of ID test images against {name}"
-    return f"{kind.upper()} (%) {where}"
+    group, name, *rest = measure.split(".")
+    where = f" by the score {name}" if group == "scores" else f" of ID test images against {name}"
+    where += f" by the score {rest[1]}" if len(rest) == 3 else ""
+    return f"{rest[-1].upper()} (%){where}"
 
 
 # The test

@@ -41,6 +41,7 @@ def write_all(loop: Loop, data: Data, predictions: Predictions, started: float) 
         path = loop.folder.path / f"{name}.npz"
         write_arrays(path, {key: tensor.cpu().numpy() for key, tensor in arrays.items()})
     found = measure(predictions, data.truth)
+    own = loop.method.own_score.name
     test = predictions.groups["test"]
     result = {
         **describe(loop.plan, data),
@@ -48,6 +49,8 @@ def write_all(loop: Loop, data: Data, predictions: Predictions, started: float) 
         "images_seen": loop.at.images_seen,
         "seconds": round(loop.at.seconds + time.monotonic() - started, 2),
         **found,
+        "own_score": own,
+        "own_auroc": found["scores"][own]["auroc"],
         "versions": loop.plan.versions,
         "identity": loop.plan.identity(),
         "warnings": loop.at.warnings

@@ -29,16 +29,16 @@ def measure(predictions: Predictions, truth: np.ndarray | None) -> dict[str, Any
     `truth` says which pool images are OOD; None where nobody knows.
     """
     test, test_ood, score = predictions.groups["test"], predictions.groups["test_ood"], predictions.score
-    found = detection(test.scores[score], test_ood.scores[score])
+    reported = detection(test.scores[score], test_ood.scores[score])
     assert test.targets is not None
     numbers: dict[str, float | None] = {
         "accuracy": accuracy(test.logits, test.targets),
-        "auroc": found["auroc"],
+        "auroc": reported["auroc"],
         "msp_auroc": detection(test.scores["softmax"], test_ood.scores["softmax"])["auroc"],
         "pool_auroc": None,
-        "aupr_id": found["aupr_id"],
-        "aupr_ood": found["aupr_ood"],
-        "fpr95": found["fpr95"],
+        "aupr_id": reported["aupr_id"],
+        "aupr_ood": reported["aupr_ood"],
+        "fpr95": reported["fpr95"],
         "open_accuracy": open_accuracy(predictions, test, test_ood),
         "calibration_error": expected_calibration_error(test.logits, test.targets),
         "purity": None,
@@ -57,9 +57,10 @@ def measure(predictions: Predictions, truth: np.ndarray | None) -> dict[str, Any
     rounded["confusion"] = matrix.tolist()
     rounded["class_accuracy"] = [_rounded(each) for each in per_class_accuracy(matrix)]
     rounded["score"] = score
-    rounded["scores"] = {name: _detection(test.scores[name], test_ood.scores[name]) for name in test.scores}
+    rounded["scores"] = _by_score(test, test_ood)
     others = {name.removeprefix("ood:"): group for name, group in predictions.groups.items() if name not in OWN_GROUPS}
-    rounded["other_ood"] = {name: _detection(test.scores[score], group.scores[score]) for name, group in others.items()}
+    by_set = {name: _by_score(test, group) for name, group in others.items()}
+    rounded["other_ood"] = {name: {**found[score], "scores": found} for name, found in by_set.items()}
     validation = predictions.groups["validation"]
     known = len(validation) and validation.targets is not None
     rounded["val_accuracy"] = _rounded(accuracy(validation.logits, validation.targets)) if known else None  # type: ignore[arg-type]
@@ -81,6 +82,10 @@ def open_accuracy(predictions: Predictions, test: Group, test_ood: Group) -> flo
         predictions.threshold,
     )
     return open_balanced_accuracy(matrix)
+
+
+def _by_score(test: Group, ood: Group) -> dict[str, dict[str, float | None]]:
+    return {name: _detection(test.scores[name], ood.scores[name]) for name in test.scores}
 
 
 def _detection(id_scores: np.ndarray, ood_scores: np.ndarray) -> dict[str, float | None]:

@@ -34,6 +34,8 @@ class Detection(BaseModel):
 
     auroc: Number | None = None
     fpr95: Number | None = None
+    scores: dict[str, Detection] | None = None
+    """By each score, where only the reported one's numbers stand above."""
 
 
 class Result(BaseModel):
@@ -54,6 +56,8 @@ class Result(BaseModel):
     accuracy: Number | None = None
     auroc: Number | None = None
     msp_auroc: Number | None = None
+    own_score: Word | None = None
+    own_auroc: Number | None = None
     pool_auroc: Number | None = None
     aupr_id: Number | None = None
     aupr_ood: Number | None = None
