@@ -40,15 +40,40 @@ def test_a_stored_recipe_with_another_preset_or_scale_trains_with_their_values(t
 def test_short_runs_on_colour_images_take_fewer_unlabelled_images_per_step() -> None:
     def sizes(**fields: Any) -> tuple[int | None, ...]:
         options = make_plan(Recipe(**fields)).options
-        return options["mu"], options.get("pool_batch")
+        return options["batch"], options["mu"], options.get("pool_batch")
 
-    assert sizes(data="cifar100", method="osp") == (2, 16)
-    assert sizes(data="cifar100", method="fixmatch") == (2, None)
-    assert sizes(data="cifar100", method="mixmatch") == (1, None)  # its own is smaller
-    assert sizes(data="cifar100", method="osp", options={"mu": 4}) == (4, 16)
-    assert sizes(data="cifar100", method="osp", preset="paper") == (5, 64)
-    assert sizes(data="cifar100", method="osp", scale="paper") == (5, 64)
-    assert sizes(data="mnist", method="osp") == (5, 64)
+    assert sizes(data="cifar100", method="osp") == (128, 1, 16)
+    assert sizes(data="cifar100", method="fixmatch") == (128, 1, None)
+    assert sizes(data="cifar100", method="osp", options={"mu": 4}) == (128, 4, 16)
+    assert sizes(data="cifar100", method="osp", preset="paper") == (64, 5, 64)
+    assert sizes(data="cifar100", method="osp", scale="paper") == (64, 5, 64)
+    assert sizes(data="mnist", method="osp") == (64, 5, 64)
+    assert sizes(data="cifar100", method="osp", preset="v0.1") == (64, 2, 16)
+    assert sizes(data="cifar100", method="mixmatch", preset="v0.1") == (64, 1, None)  # its own was smaller
+
+
+@pytest.mark.parametrize("data", ["cifar100", "mnist"])
+@pytest.mark.parametrize("scale", ["cpu", "demo"])
+def test_all_methods_have_equal_budgets(data: str, scale: str) -> None:
+    """As many labelled views and unlabelled images per step, and averaged weights are tested."""
+    budgets = set()
+    for name in available():
+        options = make_plan(Recipe(data=data, method=name, scale=scale)).options
+        views, unlabeled = registry.get(name).labeled_views, options["batch"] * options["mu"]
+        if name == "mixmatch":  # it mixes labelled with unlabelled images, one to one
+            unlabeled *= 1 if (data, scale) == ("cifar100", "cpu") else 5
+        budgets.add((views * options["batch"], unlabeled, options["ema"], options["score"]))
+    assert len(budgets) == 1
+
+
+def test_the_defaults_of_the_first_version_can_be_asked_for() -> None:
+    """Weights were averaged where the publication does so, each method reported its own score."""
+    for name, ema in (("supervised", None), ("osp", None), ("fixmatch", 0.999), ("dac", 0.999)):
+        options = make_plan(Recipe(data="cifar100", method=name, preset="v0.1")).options
+        assert (options["ema"], options["score"], options["batch"], options["mu"]) == (ema, "own", 64, 2)
+    assert make_plan(Recipe(data="mnist", preset="v0.1")).options["partition_by"] == "neighbors"
+    asked = make_plan(Recipe(data="mnist", preset="v0.1", options={"ema": 0.9})).options
+    assert asked["ema"] == 0.9
 
 
 def test_short_runs_on_colour_images_turn_filters_with_every_method_but_not_those_of_a_module_given() -> None:

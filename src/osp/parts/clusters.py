@@ -70,7 +70,7 @@ def half_whitened(features: Tensor, mean: Tensor) -> Tensor:
     values, vectors = values[-DIRECTIONS:], vectors[:, -DIRECTIONS:]
     least = (LEAST_VARIANCE * values[-1]).clamp(min=torch.finfo(torch.float32).tiny)
     stretched: Tensor = vectors * values.clamp(min=least) ** -0.25
-    return stretched.float()
+    return stretched.float().contiguous()
 
 
 def free_centers(num_classes: int, num_pool: int) -> int:

@@ -21,7 +21,7 @@ class Neighbors:
     nodes: Tensor
     """N×d, rows of length one."""
     values: Tensor
-    """N."""
+    """N; none where there was no pool to ask."""
     k: int = 10
     """Neighbors of an image."""
 
@@ -29,10 +29,12 @@ class Neighbors:
         """The mean value of the nearest nodes; larger = more OOD.
 
         Near 0 if a chain of neighbors leads to a labelled image. Cost: one matrix product with the nodes, never
-        quadratic in the pool.
+        quadratic in the pool. Without a pool it is one minus the largest cosine with a labelled image.
         """
         with torch.autocast(features.device.type, enabled=False):  # half precision blurs who is nearest
             similar = embed(features, self.basis) @ self.nodes.T
+        if len(self.values) == 0:
+            return 1 - similar.amax(dim=1)
         return self.values[similar.topk(min(self.k, len(self.nodes)), dim=1).indices].mean(dim=1)
 
 
@@ -46,6 +48,8 @@ def fit_neighbors(labeled: Tensor, references: Tensor, k: int = 10, rounds: int 
     """
     basis = principal_directions(unit_rows((references if len(references) else labeled).float()), dim)
     nodes, count = embed(torch.cat([labeled, references]), basis), len(labeled)
+    if len(references) == 0:
+        return Neighbors(basis, nodes, nodes.new_empty(0), k)
     values = 1 - (nodes @ nodes[:count].T).amax(dim=1)
     neighbors = (nodes @ nodes.T).topk(min(k, len(nodes)), dim=1).indices
     for _ in range(rounds):

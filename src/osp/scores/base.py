@@ -54,6 +54,10 @@ class PoolScore(Score):
 
     fitted = True
 
+    def fit(self, features: Tensor, logits: Tensor, labels: Tensor, classifier: nn.Module) -> None:
+        """Without a pool."""
+        self.fit_pool(features, labels, features[:0])
+
     @abstractmethod
     def fit_pool(self, features: Tensor, labels: Tensor, pool: Tensor) -> None:
         """Learn from features of labelled images with their labels, and of pool images (there may be none)."""
