@@ -111,7 +111,7 @@ def test_a_prototype_is_the_mean_of_the_unknown_kind_most_like_the_class() -> No
 
 
 def test_a_prototype_needs_clusters() -> None:
-    with pytest.raises(ValueError, match="match=prototype needs partition_by=clusters"):
+    with pytest.raises(ValueError, match="match=prototype needs partition_by"):
         OSP.Options(match="prototype", partition_by="neighbors")
 
 

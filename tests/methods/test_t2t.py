@@ -19,6 +19,7 @@ from osp.methods.t2t import T2T, ranked
 from osp.parts import otsu_threshold
 from osp.parts.clusters import fit_clusters
 from osp.parts.neighbors import fit_neighbors
+from osp.parts.pool_score import ask_pool
 
 
 @pytest.fixture
@@ -112,15 +113,16 @@ def test_the_pool_is_cut_at_otsus_threshold_and_the_stream_restricted_to_what_is
     torch.testing.assert_close(method.ood_score(features, logits), 1 - match)
 
 
-@pytest.mark.parametrize("partition_by", ["clusters", "neighbors"])
+@pytest.mark.parametrize("partition_by", ["pool", "clusters", "neighbors"])
 def test_the_pool_can_be_cut_by_a_score_that_asks_it(partition_by: str) -> None:
     method, pool = by_hand(T2T, partition_by=partition_by, doubtful=0.0, cut_by="otsu"), FakePool()
     method.refresh(step_at(0.0), pool)
     labeled, others = (method.net.encode(images).detach() for images in (pool.labeled, pool.images))
-    if partition_by == "clusters":
-        expected = fit_clusters(labeled, pool.labels("labeled"), others, method.task.num_classes).score(others)
-    else:
+    if partition_by == "neighbors":
         expected = fit_neighbors(labeled, others).score(others)
+    else:
+        fit = ask_pool if partition_by == "pool" else fit_clusters
+        expected = fit(labeled, pool.labels("labeled"), others, method.task.num_classes).score(others)
     torch.testing.assert_close(method.scores, expected, rtol=1e-3, atol=1e-3)
     assert torch.equal(method.kept_rows, method.scores <= otsu_threshold(method.scores))
     assert set(pool.passes) == {("labeled", True), ("unlabeled", True)}

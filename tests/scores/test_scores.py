@@ -279,21 +279,26 @@ def asking(name: str, features: Tensor, labels: Tensor, pool: Tensor) -> Score:
     return score
 
 
-@pytest.mark.parametrize("name", ["clusters", "neighbors"])
+@pytest.mark.parametrize("name", ["clusters", "neighbors", "pool"])
 def test_scores_that_ask_the_pool_are_those_of_the_part_and_survive_saving(name: str) -> None:
     draws = torch.Generator().manual_seed(0)
     known, pool, asked = (torch.randn(n, 12, generator=draws) for n in (30, 200, 9))
     labels = torch.arange(30) % 3
     score = asking(name, known, labels, pool)
-    part = fit_clusters(known, labels, pool, 3) if name == "clusters" else fit_neighbors(known, pool)
-    expected = part.score(asked)
+    clusters, neighbors = fit_clusters(known, labels, pool, 3), fit_neighbors(known, pool)
+    expected = {"clusters": clusters.score(asked), "neighbors": neighbors.score(asked)}.get(name)
+    if expected is None:
+        of_pool, of_asked = ([each.score(rows).double() for each in (clusters, neighbors)] for rows in (pool, asked))
+        both = [(a - p.mean()) / p.std(correction=0) for a, p in zip(of_asked, of_pool, strict=True)]
+        expected = score(asked, NONE, nn.Identity())
+        torch.testing.assert_close(expected.double(), (both[0] + both[1]) / 2, rtol=1e-4, atol=1e-4)
     assert torch.equal(score(asked, NONE, nn.Identity()), expected)
     again = scores.build(name, 12, 3, **score.config())
     again.load_state_dict(score.state_dict())
     assert torch.equal(again(asked, NONE, nn.Identity()), expected)
 
 
-@pytest.mark.parametrize("name", ["clusters", "neighbors"])
+@pytest.mark.parametrize("name", ["clusters", "neighbors", "pool"])
 @pytest.mark.parametrize("pool", [0, 1, 15])
 def test_scores_that_ask_the_pool_do_without_much_of_it(name: str, pool: int) -> None:
     rows = torch.randn(4 + pool, 6, generator=torch.Generator().manual_seed(1))
@@ -301,7 +306,7 @@ def test_scores_that_ask_the_pool_do_without_much_of_it(name: str, pool: int) ->
     assert score(rows, NONE, nn.Identity()).isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["clusters", "neighbors"])
+@pytest.mark.parametrize("name", ["clusters", "neighbors", "pool"])
 def test_what_a_thousand_classes_keep_fits_in_twenty_megabytes(name: str) -> None:
     draws = torch.Generator().manual_seed(0)
     known, labels = torch.randn(8000, 384, generator=draws), torch.arange(8000) % 1000

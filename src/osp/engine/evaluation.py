@@ -23,8 +23,8 @@ from osp.scores import PoolScore, Score
 if TYPE_CHECKING:
     from osp.engine.batches import Feed
 
-POOL_REFERENCES = 4000
-"""Images of the pool, evenly spread, that scores are fitted to: the same number for a pool of any size."""
+POOL_REFERENCES = 8000
+"""Images of the pool, evenly spread, that scores are fitted to at the end: the same number for a pool of any size."""
 KEPT_BY_VALIDATION = 0.95
 """Share of the validation images at or below the threshold."""
 
@@ -72,7 +72,7 @@ class Evaluation:
         with self.averaged.applied() if self.averaged is not None else nullcontext():
             yield
 
-    def fit(self, names: Sequence[str] | None = None) -> None:
+    def fit(self, names: Sequence[str] | None = None, references: int = POOL_REFERENCES) -> None:
         """Fit the scores that are fitted (all, or these) to the labelled images and, where they ask it, the pool."""
         wanted = [score for name, score in self.scores.items() if score.fitted and (names is None or name in names)]
         if not wanted:
@@ -81,7 +81,7 @@ class Evaluation:
         features, logits = self._on_device(self.feed.index["labeled"])
         if any(isinstance(score, PoolScore) for score in wanted):
             unlabeled = self.feed.index["unlabeled"]
-            pool, _ = self._on_device(unlabeled[sample_rows(len(unlabeled), POOL_REFERENCES)])
+            pool, _ = self._on_device(unlabeled[sample_rows(len(unlabeled), references)])
         with self.reported_weights():
             for score in wanted:
                 if isinstance(score, PoolScore):
@@ -141,7 +141,7 @@ class Evaluation:
 
     def validate(self, truth: np.ndarray | None) -> tuple[dict[str, float | None], Outputs]:
         """Numbers of one evaluation during training; `truth`, which pool images are OOD, is for the metrics alone."""
-        self.fit([self.reported])
+        self.fit([self.reported], references=POOL_SAMPLE)
         validation = self.outputs(self.feed.index["val"], names=[self.reported])
         targets = self.feed.targets["val"].cpu().numpy()
         line: dict[str, float | None] = {"val_accuracy": accuracy(validation.logits, targets)}

@@ -252,7 +252,7 @@ class Options(BaseModel):
     clip: float | None = Field(5.0, gt=0, description="largest norm of the gradient of a step")
     ema: float | None = Field(0.999, gt=0, lt=1, description="decay of the averaged weights used for testing")
     score: str = Field(
-        "clusters", description="OOD score that is reported: one that any network has, or `own`, the method's"
+        "pool", description="OOD score that is reported: one that any network has, or `own`, the method's"
     )
 
     @field_validator("score")

@@ -37,6 +37,7 @@ from osp.parts.orthogonality import (
     unlabeled_anchors,
     unlabeled_orthogonality_loss,
 )
+from osp.parts.pool_score import PoolAsked
 from osp.parts.pruning import pruned_logits
 
 UNSTATED = "not stated; "
@@ -52,7 +53,7 @@ class OSPOptions(T2TOptions):
     match: Literal["class", "random", "prototype"] = Field(
         "class",
         description="pair anchors with OOD features of their class, of any (row 4 of Table 4), or with the cluster of "
-        "the pool without labels that is most like their class (needs partition_by=clusters)",
+        "the pool without labels that is most like their class (needs partition_by=pool or clusters)",
     )
     recyclable: Literal["quantile", "absolute"] = Field(
         "quantile", description="which set-aside images enter the bank: the least confident share, or max p < 0.2"
@@ -75,8 +76,8 @@ class OSPOptions(T2TOptions):
 
     @model_validator(mode="after")
     def _has_clusters(self) -> OSPOptions:
-        if self.match == "prototype" and self.partition_by != "clusters":
-            raise ValueError("match=prototype needs partition_by=clusters")
+        if self.match == "prototype" and self.partition_by not in ("pool", "clusters"):
+            raise ValueError("match=prototype needs partition_by=pool or clusters")
         return self
 
 
@@ -220,11 +221,12 @@ class OSP(T2T):
         else:
             self.refill_bank(pool)
 
-    def fit_score(self, labeled: Tensor, labels: Tensor, references: Tensor) -> Clusters | Neighbors:
+    def fit_score(self, labeled: Tensor, labels: Tensor, references: Tensor) -> PoolAsked | Clusters | Neighbors:
         """As T2T; the unknown kinds of the pool are what `match=prototype` prunes."""
         score = super().fit_score(labeled, labels, references)
-        if isinstance(score, Clusters):
-            self.prototypes = aliasing_prototypes(score, references)
+        clusters = score.clusters if isinstance(score, PoolAsked) else score
+        if isinstance(clusters, Clusters):
+            self.prototypes = aliasing_prototypes(clusters, references)
         return score
 
     def refill_bank(self, pool: Pool) -> None:

@@ -37,6 +37,7 @@ from osp.parts.consistency import noise_consistency, noisy, sharpened_consistenc
 from osp.parts.matching import MatchingHead, labeled_matching_loss, unlabeled_matching_entropy
 from osp.parts.neighbors import Neighbors, fit_neighbors
 from osp.parts.partition import id_share, otsu_threshold
+from osp.parts.pool_score import PoolAsked, ask_pool
 from osp.parts.reduce import masked_mean
 from osp.parts.rotation import rotate4, rotation_loss
 from osp.scores.matching import MatchingScore
@@ -84,9 +85,9 @@ class T2TOptions(Options):
         False, description="weak views in one pass with the others: joint batch statistics, and a graph nobody needs"
     )
     consistency_from: Literal["kept", "all"] = Field("kept", description="unlabelled images that enter L_u")
-    partition_by: Literal["clusters", "neighbors", "matching"] = Field(
-        "clusters",
-        description="what cuts the pool: its clusters, labelled neighbors in it, or 1 - S as in T2T and OSP",
+    partition_by: Literal["pool", "clusters", "neighbors", "matching"] = Field(
+        "pool",
+        description="what cuts the pool: its clusters, labelled neighbors in it, both, or 1 - S as in T2T and OSP",
     )
     references: int = Field(4000, ge=10, description="pool images that clusters and neighbors are found in")
     unlabeled_matching: Literal["partition", "entropy", "off"] = Field(
@@ -350,7 +351,7 @@ class T2T(Method):
     def after_partition(self, pool: Pool, confidence: Tensor, predicted: Tensor) -> None:
         """For methods built on this one, which use the images set aside."""
 
-    def pool_score(self, step: Step, pool: Pool) -> Clusters | Neighbors:
+    def pool_score(self, step: Step, pool: Pool) -> PoolAsked | Clusters | Neighbors:
         """The score that asks the pool, from the labelled images and a random sample of the others."""
         sample = torch.randperm(self.task.num_unlabeled, generator=step.generator("references"))
         rows = sample[: self.options.references].sort().values
@@ -359,11 +360,12 @@ class T2T(Method):
         features = labeled.to(self.cut.device), pool.labels("labeled"), references.to(self.cut.device)
         return self.fit_score(*features)
 
-    def fit_score(self, labeled: Tensor, labels: Tensor, references: Tensor) -> Clusters | Neighbors:
+    def fit_score(self, labeled: Tensor, labels: Tensor, references: Tensor) -> PoolAsked | Clusters | Neighbors:
         """From features of labelled images and of a sample of the pool."""
         if self.options.partition_by == "neighbors":
             return fit_neighbors(labeled, references)
-        return fit_clusters(labeled, labels, references, self.task.num_classes)
+        fit = ask_pool if self.options.partition_by == "pool" else fit_clusters
+        return fit(labeled, labels, references, self.task.num_classes)
 
     def partition(self, scores: Tensor) -> None:
         """Cut the pool by its scores, averaged with those of earlier refreshes.

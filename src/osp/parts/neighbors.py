@@ -11,6 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+WHOLE = 10_000
+"""Nodes up to which all their cosines are computed at once."""
+
 
 @dataclass(frozen=True)
 class Neighbors:
@@ -51,7 +54,8 @@ def fit_neighbors(labeled: Tensor, references: Tensor, k: int = 10, rounds: int 
     if len(references) == 0:
         return Neighbors(basis, nodes, nodes.new_empty(0), k)
     values = 1 - (nodes @ nodes[:count].T).amax(dim=1)
-    neighbors = (nodes @ nodes.T).topk(min(k, len(nodes)), dim=1).indices
+    chunks = torch.split(nodes, len(nodes) if len(nodes) <= WHOLE else 2048)  # all cosines of many would not fit
+    neighbors = torch.cat([(chunk @ nodes.T).topk(min(k, len(nodes)), dim=1).indices for chunk in chunks])
     for _ in range(rounds):
         values[:count] = 0
         values = values[neighbors].mean(dim=1)

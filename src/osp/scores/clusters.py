@@ -29,10 +29,17 @@ class ClusterScore(PoolScore):
         self.register_buffer("known", torch.full((1, num_classes, feature_dim), torch.nan))
         self.register_buffer("free", torch.zeros(1, 0, feature_dim))
 
+    @property
+    def part(self) -> Clusters:
+        return Clusters(self.mean, self.basis, self.known, self.free)
+
+    def take(self, part: Clusters) -> None:
+        device = self.mean.device
+        self.mean, self.basis = part.mean.to(device), part.basis.to(device)
+        self.known, self.free = part.known.to(device), part.free.to(device)
+
     def fit_pool(self, features: Tensor, labels: Tensor, pool: Tensor) -> None:
-        found, device = fit_clusters(features, labels, pool, self.num_classes), self.mean.device
-        for name in ("mean", "basis", "known", "free"):
-            setattr(self, name, getattr(found, name).to(device))
+        self.take(fit_clusters(features, labels, pool, self.num_classes))
 
     def forward(self, features: Tensor, logits: Tensor, classifier: nn.Module) -> Tensor:
-        return Clusters(self.mean, self.basis, self.known, self.free).score(features)
+        return self.part.score(features)

@@ -30,10 +30,21 @@ class NeighborScore(PoolScore):
         self.register_buffer("nodes", torch.zeros(1, 1))
         self.register_buffer("values", torch.full((1,), torch.nan))
 
+    @property
+    def part(self) -> Neighbors:
+        return Neighbors(self.basis, self.nodes, self.values)
+
+    def take(self, part: Neighbors) -> None:
+        device = self.values.device
+        self.basis, self.nodes, self.values = (each.to(device) for each in (part.basis, part.nodes, part.values))
+
     def fit_pool(self, features: Tensor, labels: Tensor, pool: Tensor) -> None:
-        spread = torch.linspace(0, len(features) - 1, min(len(features), MOST_LABELED), device=features.device).long()
-        found, device = fit_neighbors(features[spread], pool), self.values.device
-        self.basis, self.nodes, self.values = (each.to(device) for each in (found.basis, found.nodes, found.values))
+        self.take(fit_neighbors(features[spread_rows(features)], pool))
 
     def forward(self, features: Tensor, logits: Tensor, classifier: nn.Module) -> Tensor:
-        return Neighbors(self.basis, self.nodes, self.values).score(features)
+        return self.part.score(features)
+
+
+def spread_rows(features: Tensor) -> Tensor:
+    """All rows, or `MOST_LABELED` of them, evenly spread."""
+    return torch.linspace(0, len(features) - 1, min(len(features), MOST_LABELED), device=features.device).long()

@@ -1,0 +1,38 @@
+"""What clusters of the pool and chains of neighbors in it say together: the score that is reported by default.
+
+mean of `clusters` and `neighbors`, each in standard deviations over the pool       osp.parts.pool_score
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from osp.parts.pool_score import PoolAsked, ask_pool
+from osp.scores.base import PoolScore
+from osp.scores.clusters import ClusterScore
+from osp.scores.neighbors import NeighborScore, spread_rows
+
+
+class BothScore(PoolScore):
+    name = "pool"
+    summary = "mean of `clusters` and `neighbors`, each in standard deviations over the pool"
+    middle: Tensor
+    spread: Tensor
+
+    def __init__(self, feature_dim: int, num_classes: int) -> None:
+        super().__init__(feature_dim, num_classes)
+        self.clusters = ClusterScore(feature_dim, num_classes)
+        self.neighbors = NeighborScore(feature_dim, num_classes)
+        self.register_buffer("middle", torch.zeros(2))
+        self.register_buffer("spread", torch.ones(2))
+
+    def fit_pool(self, features: Tensor, labels: Tensor, pool: Tensor) -> None:
+        rows = spread_rows(features)
+        found = ask_pool(features[rows], labels[rows], pool, self.num_classes)
+        self.clusters.take(found.clusters)
+        self.neighbors.take(found.neighbors)
+        self.middle, self.spread = found.middle.to(self.middle), found.spread.to(self.spread)
+
+    def forward(self, features: Tensor, logits: Tensor, classifier: nn.Module) -> Tensor:
+        return PoolAsked(self.clusters.part, self.neighbors.part, self.middle, self.spread).score(features)
