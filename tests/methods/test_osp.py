@@ -108,8 +108,8 @@ def test_only_images_set_aside_and_doubtful_enter_the_bank(
 
     monkeypatch.setattr(OSP, "refresh", refresh)
     monkeypatch.setattr(OODBank, "push", checked)
-    monkeypatch.setattr(t2t, "PASSES", 1000)  # an epoch is a tenth of a refresh also in a run as short as this
-    run(short("osp", options={**EASY, "bank_feed": feed, "refresh": 0.25}), tmp_path / "run")
+    # an epoch is a tenth of a refresh also in a run as short as this
+    run(short("osp", options={**EASY, "bank_feed": feed, "refresh": 0.25, "refresh_cost": 1000.0}), tmp_path / "run")
     steps, partitions = 32, 4
     if feed == "iteration":
         assert len(pushed) == steps

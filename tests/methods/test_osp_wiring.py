@@ -268,6 +268,7 @@ SHEET = {
     "noise": 0.1,
     "warmup": 0.0,
     "clip": None,
+    "score": "own",
 }
 """The paper's implementation details; where it is silent, the release's; the size of the noise is ours."""
 

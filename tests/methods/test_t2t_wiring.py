@@ -398,6 +398,7 @@ SHEET = {
     "noise": 0.0,
     "warmup": 0.0,
     "clip": None,
+    "score": "own",
 }
 """T2T's release: optimiser, batches, thresholds and passes of both stages; its epochs as shares of the stages."""
 

@@ -81,6 +81,12 @@ class T2TOptions(Options):
         le=1,
         description="share of fine-tuning between two partitions of the pool; default: 0.1, or more for a large pool",
     )
+    refresh_cost: float = Field(
+        1 / 12,
+        gt=0,
+        description="what passes over the pool may cost where `refresh` is not given, as a share of the steps' cost",
+        json_schema_extra={"before": 1 / 25},
+    )
     joint_weak: bool = Field(
         False, description="weak views in one pass with the others: joint batch statistics, and a graph nobody needs"
     )
@@ -108,13 +114,11 @@ class T2TOptions(Options):
     doubtful: float = Field(
         0.2, ge=0, lt=1, description="share of each side, next to the threshold, neither kept nor set aside"
     )
-    score_memory: float = Field(0.8, ge=0, lt=1, description="weight of earlier scores when the pool is cut again")
+    score_memory: float = Field(0.5, ge=0, lt=1, description="weight of earlier scores when the pool is cut again")
     noise: float = Field(0.0, ge=0, description="feature noise in pre-training, in standard deviations")
 
 
 NONE = torch.empty(0)
-PASSES = 1 / 25
-"""Cost of passes over the pool, in images, as a share of that of the steps; see `T2T.refresh_share`."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +144,7 @@ class T2T(Method):
     Options: ClassVar[type[Options]] = T2TOptions
     validation = "share of ID images in the pool (without labels); without any: Otsu's threshold"
     mechanism: ClassVar[tuple[str, ...]] = ("kept_share", "consistency_rate")
-    earlier: ClassVar[dict[str, Any]] = {"partition_by": "neighbors"}
+    earlier: ClassVar[dict[str, Any]] = {"partition_by": "neighbors", "refresh_cost": 1 / 25, "score_memory": 0.8}
     paper = {  # noqa: RUF012
         "batch": Published(64, RELEASE),
         "mu": Published(5, RELEASE),
@@ -223,8 +227,8 @@ class T2T(Method):
     def refresh_share(self) -> float:
         """The share of fine-tuning between two partitions: 1/n for n passes over the pool, ten where they are cheap.
 
-        The images that passes encode are at most `PASSES` of those that the steps encode, one that needs a gradient
-        counting as three; but there is one pass at least.
+        The images that passes encode are at most `refresh_cost` of those that the steps encode, one that needs a
+        gradient counting as three; but there is one pass at least.
         """
         o = self.options
         if o.refresh is not None:
@@ -237,7 +241,7 @@ class T2T(Method):
         angles = 1 if self.rotation_head is None else 4
         step = 3 * (o.batch * (1 + o.mu) + angles * o.pool_batch) + o.batch * o.mu
         finetuning = self.task.steps * (1 - o.pretrain_share)
-        return int(PASSES * step * finetuning / max(self.task.num_unlabeled, 1))
+        return int(o.refresh_cost * step * finetuning / max(self.task.num_unlabeled, 1))
 
     def streams(self, stage: Stage) -> dict[str, StreamSpec]:
         o = self.options
