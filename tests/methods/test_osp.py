@@ -18,7 +18,6 @@ from osp import Recipe
 from osp.engine.checkpoint import load_checkpoint
 from osp.engine.signals import Interrupted
 from osp.engine.train import Run
-from osp.methods import t2t
 from osp.methods.osp import OSP
 from osp.parts import OODBank, prune
 from osp.recipe import make_plan
