@@ -17,7 +17,7 @@ from osp.engine.passes import map_images
 from osp.errors import UserError
 from osp.evaluate.metrics import accuracy, detection, interclass_variance, mean_angle, partition_quality
 from osp.evaluate.predictions import POOL_SAMPLE, Group, PoolPredictions, Predictions
-from osp.methods.base import Method
+from osp.methods.base import Method, Part
 from osp.scores import PoolScore, Score
 
 if TYPE_CHECKING:
@@ -72,16 +72,14 @@ class Evaluation:
         with self.averaged.applied() if self.averaged is not None else nullcontext():
             yield
 
-    def fit(self, names: Sequence[str] | None = None, references: int = POOL_REFERENCES) -> None:
-        """Fit the scores that are fitted (all, or these) to the labelled images and, where they ask it, the pool."""
-        wanted = [score for name, score in self.scores.items() if score.fitted and (names is None or name in names)]
-        if not wanted:
-            return
-        labels = self.feed.targets["labeled"]
-        features, logits = self._on_device(self.feed.index["labeled"])
-        if any(isinstance(score, PoolScore) for score in wanted):
-            unlabeled = self.feed.index["unlabeled"]
-            pool, _ = self._on_device(unlabeled[sample_rows(len(unlabeled), references)])
+    def fit(self) -> None:
+        """Fit the scores that are fitted to the labelled images and, where they ask it, to a sample of the pool."""
+        wanted = [score for score in self.scores.values() if score.fitted]
+        asks = any(isinstance(score, PoolScore) for score in wanted)
+        pool, _ = self._encoded_rows("unlabeled", POOL_REFERENCES if asks else 0)
+        self._fit(wanted, *self._encoded_rows("labeled"), self.feed.targets["labeled"], pool)
+
+    def _fit(self, wanted: Sequence[Score], features: Tensor, logits: Tensor, labels: Tensor, pool: Tensor) -> None:
         with self.reported_weights():
             for score in wanted:
                 if isinstance(score, PoolScore):
@@ -89,9 +87,12 @@ class Evaluation:
                 else:
                     score.fit(features, logits, labels, self.method.net.classifier)
 
-    def _on_device(self, index: np.ndarray) -> tuple[Tensor, ...]:
-        """Features and logits of training images, where scores are fitted."""
-        return tuple(each.to(self.feed.device) for each in self._map(self._encoded, index))
+    def _encoded_rows(self, part: Part, most: int | None = None) -> tuple[Tensor, Tensor]:
+        """Features and logits of all images of a part or of at most so many, evenly spread, where scores are fitted."""
+        index = self.feed.index[part]
+        chosen = index if most is None else index[sample_rows(len(index), most)]
+        features, logits = (each.to(self.feed.device) for each in self._map(self._encoded, chosen))
+        return features, logits
 
     def outputs(self, index: np.ndarray, feed: Feed | None = None, names: Sequence[str] | None = None) -> Outputs:
         """Features, logits and scores (all, or these) of images by index, training images by default."""
@@ -141,18 +142,26 @@ class Evaluation:
 
     def validate(self, truth: np.ndarray | None) -> tuple[dict[str, float | None], Outputs]:
         """Numbers of one evaluation during training; `truth`, which pool images are OOD, is for the metrics alone."""
-        self.fit([self.reported], references=POOL_SAMPLE)
+        score, known = self.scores[self.reported], truth is not None and truth.any() and not truth.all()
+        rows = sample_rows(len(self.feed.index["unlabeled"]))
+        needed = known or isinstance(score, PoolScore)
+        features, logits = self._encoded_rows("unlabeled", POOL_SAMPLE if needed else 0)
+        if score.fitted:
+            some = sample_rows(len(self.feed.index["labeled"]))
+            labels = self.feed.targets["labeled"][torch.from_numpy(some).to(self.feed.device)]
+            self._fit([score], *self._encoded_rows("labeled", POOL_SAMPLE), labels, features)
         validation = self.outputs(self.feed.index["val"], names=[self.reported])
         targets = self.feed.targets["val"].cpu().numpy()
         line: dict[str, float | None] = {"val_accuracy": accuracy(validation.logits, targets)}
         line["interclass_variance"] = interclass_variance(validation.features, targets)
-        if truth is not None and truth.any() and not truth.all():
-            pool = self.feed.index["unlabeled"]
-            rows = sample_rows(len(pool))
-            sampled, is_ood = self.outputs(pool[rows], names=[self.reported]), truth[rows]
-            scores = sampled.scores[self.reported]
+        if known:
+            assert truth is not None
+            with self.reported_weights(), torch.no_grad():
+                scores = self._scored(features, logits, [self.reported])[:, 0].cpu().numpy()
+            is_ood = truth[rows]
+            check_finite(scores)
             line["pool_auroc"] = detection(scores[~is_ood], scores[is_ood])["auroc"]
-            line["angle"] = mean_angle(validation.features, sampled.features[is_ood])
+            line["angle"] = mean_angle(validation.features, features.cpu().numpy()[is_ood])
         kept = self.method.kept()
         if kept is not None and truth is not None:
             line.update(partition_quality(kept.cpu().numpy(), truth))
