@@ -8,7 +8,7 @@ change was meant:
 3. say in the commit why they changed.
 
 The first three losses of eight steps on digits on one thread, with the options of version 0.1, whose runs are the
-oldest: a relative 1e-3 is far above what processors differ by so early, and those with two stages have begun the second.
+oldest: a relative 1e-3 is far above what processors differ by so early; those with two stages have begun the second.
 """
 
 from __future__ import annotations

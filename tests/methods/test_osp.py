@@ -195,7 +195,7 @@ def test_the_terms_equal_a_loop_over_anchors(view: str, matching: str, least: fl
     targets = given["labeled"].targets
     weak_logits = method.net(given["unlabeled"]["weak"]).detach()
     classes = torch.cat([targets, weak_logits.argmax(dim=1)])
-    (partners,), found = method.partners(classes, step)
+    partners, found = method.partners(classes, step)
     assert found.all()
     sums, counts = [0.0, 0.0], [0, 0]
     for i in range(8 + 16):

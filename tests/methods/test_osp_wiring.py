@@ -207,14 +207,14 @@ def test_between_partitions_the_bank_takes_what_the_present_network_is_least_sur
 def test_the_bank_is_filled_each_epoch_and_the_pool_cut_every_tenth(
     steps: int, unlabeled: int, refresh: float | None, partitions: int, fillings: int
 ) -> None:
-    method = by_hand(OSP, bank_feed="epoch", refresh=refresh)
+    method = by_hand(OSP, bank_feed="epoch", refresh=refresh, refresh_cost=1 / 25)
     method.task = replace(TASK, steps=steps, num_unlabeled=unlabeled)
     timetable = Timetable.make(method.stages(), steps, seed=0)
     due = [step for step in map(timetable.step, range(steps)) if refreshes(step)]
     assert len(due) == fillings
     cuts = [step.index for step in due if step.falls_on(method.refresh_share())]
     assert len(cuts) == partitions
-    by_refresh = by_hand(OSP, bank_feed="refresh", refresh=refresh)
+    by_refresh = by_hand(OSP, bank_feed="refresh", refresh=refresh, refresh_cost=1 / 25)
     by_refresh.task = method.task
     other = Timetable.make(by_refresh.stages(), steps, seed=0)
     assert cuts == [index for index in range(steps) if refreshes(other.step(index))]

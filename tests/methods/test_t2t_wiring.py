@@ -360,6 +360,18 @@ def test_one_schedule_lets_fine_tuning_go_on_where_pre_training_stands(kind: typ
         assert (second.lr, second.schedule, second.drops) == (0.4, "steps", (0.5,))
 
 
+def test_rotation_can_end_with_pretraining() -> None:
+    """Then fine-tuning encodes each pool image once, and L_ood^u still learns from it."""
+    method = by_hand(T2T, rotation_until="pretrain")
+    refreshed(method, FakePool())
+    assert "rotation" in method.pretraining(batch(), step_at())
+    terms = method.finetuning(batch(), step_at())
+    assert "rotation" not in terms
+    assert "matching_u" in terms
+    encoded = method.encode(batch())
+    assert torch.equal(encoded.turned, encoded.pool)
+
+
 # Published values
 
 SHEET = {

@@ -63,6 +63,11 @@ class T2TOptions(Options):
         64, ge=2, le=10**9, description="images of the whole pool per step, for L_rot (each at four angles) and L_ood^u"
     )
     rotation_weight: float = Field(1.0, ge=0, description="weight of L_rot; with 0 no image is rotated")
+    rotation_until: Literal["pretrain", "finetune"] = Field(
+        "finetune",
+        description="the last stage with L_rot: the first, or both as in T2T and OSP",
+        json_schema_extra={"before": "finetune"},
+    )
     rotation_pass: Literal["joint", "own"] = Field(
         "joint", description="rotated images in one pass through the encoder with the others, or in one of their own"
     )
@@ -238,7 +243,7 @@ class T2T(Method):
     def affordable_passes(self) -> int:
         """How many passes over the pool fine-tuning may make."""
         o = self.options
-        angles = 1 if self.rotation_head is None else 4
+        angles = 1 if self.rotation_head is None or o.rotation_until == "pretrain" else 4
         step = 3 * (o.batch * (1 + o.mu) + angles * o.pool_batch) + o.batch * o.mu
         finetuning = self.task.steps * (1 - o.pretrain_share)
         return int(o.refresh_cost * step * finetuning / max(self.task.num_unlabeled, 1))
@@ -266,7 +271,7 @@ class T2T(Method):
             both = torch.cat([encoded.labeled, encoded.pool])
             changed = noisy(both, self.options.noise, step.generator("noise"))
             terms["noise"] = noise_consistency(self.net.classifier(both), self.net.classifier(changed))
-        return terms | self.rotation_term(encoded.turned)
+        return terms | self.rotation_term(encoded)
 
     def finetuning(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         """L_t2t."""
@@ -282,7 +287,8 @@ class T2T(Method):
         """
         labeled, unlabeled, pool = batch["labeled"]["weak"], batch.get("unlabeled"), batch["pool"]["weak"]
         apart, joint_weak = self.options.rotation_pass == "own", self.options.joint_weak or self.weak_graph
-        turned = pool if self.rotation_head is None else rotate4(pool)
+        rotates = self.rotation_head is not None and (unlabeled is None or self.options.rotation_until == "finetune")
+        turned = rotate4(pool) if rotates else pool
         views = [labeled] if apart else [labeled, turned]
         if unlabeled is not None:
             views += [unlabeled["strong"], unlabeled["weak"]] if joint_weak else [unlabeled["strong"]]
@@ -306,7 +312,7 @@ class T2T(Method):
         terms["consistency"] = ramp * consistency
         if o.unlabeled_matching != "off":
             terms["matching_u"] = ramp * self.unlabeled_matching(encoded.pool, batch["pool"].rows, step)
-        return terms | self.rotation_term(encoded.turned)
+        return terms | self.rotation_term(encoded)
 
     def labeled_terms(self, features: Tensor, targets: Tensor, step: Step) -> dict[str, Tensor]:
         """L_ce and L_ood^l."""
@@ -314,11 +320,11 @@ class T2T(Method):
         matching = labeled_matching_loss(self.matching, features, logits, targets, step.generator("negatives"))
         return {"ce": F.cross_entropy(logits, targets), "matching": matching}
 
-    def rotation_term(self, turned: Tensor) -> dict[str, Tensor]:
-        """L_rot, where there is a rotation task."""
-        if self.rotation_head is None:
+    def rotation_term(self, encoded: Encoded) -> dict[str, Tensor]:
+        """L_rot, where images are rotated."""
+        if self.rotation_head is None or len(encoded.turned) == len(encoded.pool):
             return {}
-        return {"rotation": self.options.rotation_weight * rotation_loss(self.rotation_head(turned))}
+        return {"rotation": self.options.rotation_weight * rotation_loss(self.rotation_head(encoded.turned))}
 
     def unlabeled_matching(self, features: Tensor, rows: Tensor, step: Step) -> Tensor:
         """L_ood^u on images of the whole pool."""
