@@ -181,7 +181,7 @@ def load(path: str | Path, *, network: nn.Module | None = None, method: str | No
     """The model of a run folder, or of one model file.
 
     Loading never runs code from the folder. A model trained on a module of your own needs it again as `network`; one
-    whose method file brings an OOD score of its own needs that file, as `method="./mine.py"`.
+    that reports an OOD score of its method file needs that file, as `method="./mine.py"`.
     """
     file = Path(path)
     if file.is_dir():
@@ -246,6 +246,8 @@ def _rebuilt(
     load_state(net.classifier, unprefixed("classifier", tensors), file)
     kept: dict[str, Score] = {}
     for name, about in meta["scores"].items():
+        if name not in scores.known() and method is None and name != meta["score"]:
+            continue  # a method file's score that is not the reported one: the model works without that file
         kind = scores.get(name) if name in scores.known() else own_score(name, meta, method, str(file))
         kept[name] = kind(net.feature_dim, classes, **about["config"])
         load_state(kept[name], unprefixed(f"scores/{name}", tensors), file)

@@ -59,7 +59,8 @@ class Decayed(Method):
 )
 def test_a_published_value_may_depend_on_the_data_set(data: str | None, decay: float, published: bool | None) -> None:
     """What the harness adds is off unless published; a set that the publication lacks takes the general value."""
-    assert published_options(Decayed, data) == {"weight_decay": decay, "warmup": 0.0, "clip": 1.0}
+    added = {"warmup": 0.0, "clip": 1.0, "ema": None, "score": "own"}
+    assert published_options(Decayed, data) == {"weight_decay": decay, **added}
     if data is not None:
         assert published_for(Decayed, data) is published
 

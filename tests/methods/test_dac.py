@@ -290,7 +290,7 @@ def test_published_values_are_those_of_the_release() -> None:
         "decay_all": False, "schedule": "cosine-7/16", "ema": 0.999, "heads": 10, "projection": 128, "threshold": 0.95,
         "head_threshold": 0.95, "unlabeled_weight": 1.0, "head_weight": 1.0, "diversity_weight": 0.05,
         "open_weight": 1.5, "start": 1 / 256, "decay": 0.9, "sharpness": 1.5, "threshold_every": 2**-18,
-        "temperature": 0.1, "memory_batches": 256, "warmup": 0.0, "clip": None,
+        "temperature": 0.1, "memory_batches": 256, "warmup": 0.0, "clip": None, "score": "own",
     }  # fmt: skip
     assert published_options(kind, "cifar10") == expected
     assert published_options(kind, "cifar100") == expected | {"weight_decay": 1e-3, "diversity_weight": 0.1}

@@ -95,9 +95,20 @@ class Mine(Base):
 """
 
 
-def test_a_score_of_a_method_file_needs_the_file_again(tmp_path: Path) -> None:
+def test_a_score_of_a_method_file_that_is_not_reported_is_left_out_without_the_file(tmp_path: Path) -> None:
     path = write(tmp_path, SCORED)
     run = train(Recipe(method=path, scale="demo", steps=2, options={"batch": 8}), tmp_path / "run")
+    assert (run.result["score"], run.result["own_score"]) == ("pool", "length")
+    write(tmp_path, SCORED + "\nraise SystemError('this file was run')\n")
+    model = osp.load(run.path)
+    assert "length" not in model.scores
+    assert model.ood_score(np.zeros((2, 8, 8), np.uint8)).shape == (2,)
+
+
+def test_a_score_of_a_method_file_needs_the_file_again(tmp_path: Path) -> None:
+    path = write(tmp_path, SCORED)
+    options = {"batch": 8, "score": "own"}
+    run = train(Recipe(method=path, scale="demo", steps=2, options=options), tmp_path / "run")
     assert run.result["score"] == run.model.score == "length"
     write(tmp_path, SCORED + "\nraise SystemError('this file was run')\n")
     with pytest.raises(UserError, match="If you trust that file, give it again"):

@@ -221,7 +221,7 @@ def test_pre_training_and_fine_tuning_share_the_run() -> None:
 )
 def test_passes_over_a_large_pool_are_fewer(steps: int, unlabeled: int, passes: int) -> None:
     """A step of 64 + 320 + 256 images with a gradient and 320 without counts as 3 * 640 + 320 = 2,240 images."""
-    method = by_hand(T2T)
+    method = by_hand(T2T, refresh_cost=1 / 25)
     method.task = replace(method.task, steps=steps, num_unlabeled=unlabeled)
     timetable = Timetable.make(method.stages(), steps, seed=0)
     at = [index for index in range(steps) if refreshes(timetable.step(index))]

@@ -234,7 +234,7 @@ class OSP(T2T):
         rows = self.aside_rows.cpu().nonzero().squeeze(1)
         if not len(rows):
             return
-        now = pool.map(lambda images: self.net(images).softmax(dim=1).max(dim=1), rows=rows)
+        now = pool.map(lambda images: self.net(images).softmax(dim=1).max(dim=1), rows=rows, ema=True)
         confidence, predicted = (value.new_zeros(len(self.aside_rows)).index_copy(0, rows, value) for value in now)
         self.after_partition(pool, confidence, predicted)
 
