@@ -127,6 +127,12 @@ def test_listing_the_names_imports_none_of_the_files() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_showing_what_sets_there_are_imports_no_torch(tmp_path: Path) -> None:
+    program = "import sys, osp.data; osp.data.describe(sys.argv[1]); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
 @pytest.mark.parametrize("name", ["digits", "gaussian", "uniform"])
 def test_sets_without_files_are_described_as_they_are_loaded(name: str) -> None:
     described = osp.data.describe_set(name)

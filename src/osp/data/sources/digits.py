@@ -10,7 +10,6 @@ import numpy as np
 from osp.data.images import ImageSet, levels, moments
 from osp.data.published import resized
 from osp.data.source import Request, Source, SourceInfo, SplitDefaults
-from osp.randomness import permutation
 
 CLASSES = tuple(str(digit) for digit in range(10))
 
@@ -24,6 +23,8 @@ def read() -> tuple[np.ndarray, np.ndarray]:
             rows = np.loadtxt(file, delimiter=",")
             return rows[:, :-1], rows[:, -1]
     from sklearn.datasets import load_digits
+
+    from osp.randomness import permutation
 
     pixels, labels = load_digits(return_X_y=True)
     return pixels, labels

@@ -14,7 +14,6 @@ from osp.data.folders import LabeledFiles, check_root, kinds_in_words, list_clas
 from osp.data.from_files import SIZE, describe_files, load_files
 from osp.data.source import Source, SourceInfo
 from osp.errors import UserError
-from osp.randomness import permutation
 
 TEST_FOLDERS = ("test", "val", "valid", "validation")
 
@@ -59,6 +58,8 @@ def _add_test(listed: LabeledFiles, folder: Path, train_root: Path) -> None:
 
 def _set_aside(listed: LabeledFiles) -> None:
     """A fifth of each class (of all images where there are no classes) as test, the same at every load."""
+    from osp.randomness import permutation
+
     labels = np.array(listed.labels)
     for number, name in enumerate(listed.classes or ("",), start=0 if listed.classes else -1):
         members = np.flatnonzero(labels == number)

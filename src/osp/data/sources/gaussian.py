@@ -12,7 +12,6 @@ import numpy as np
 
 from osp.data.images import ImageSet, levels, moments
 from osp.data.source import Description, Request, Source, SourceInfo
-from osp.randomness import key_to_seed
 
 TRAIN, TEST, SIZE = 10_000, 2_000, 32
 
@@ -42,6 +41,8 @@ def _quantiles(name: str) -> np.ndarray:
 
 
 def _bits16(count: int, *key: int | str) -> np.ndarray:
+    from osp.randomness import key_to_seed
+
     raw = np.random.Philox(key_to_seed(*key)).random_raw((count + 3) // 4)
     return raw.astype("<u8").view("<u2")[:count]
 
