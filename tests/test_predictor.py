@@ -148,6 +148,22 @@ def test_what_is_no_model_is_refused(run: Run, tmp_path: Path) -> None:
             osp.load(tmp_path / "odd.safetensors")
 
 
+@pytest.mark.parametrize("part", ["encoder/", "classifier/", "scores/knn/"])
+def test_weights_that_are_no_numbers_or_of_another_type_are_refused(run: Run, tmp_path: Path, part: str) -> None:
+    tensors, meta = load_checkpoint(run.path / "model.safetensors")
+    name = next(each for each in tensors if each.startswith(part) and tensors[each].is_floating_point())
+    for value in (torch.nan, torch.inf):
+        changed = tensors[name].clone()
+        changed.view(-1)[0] = value
+        save_checkpoint(tmp_path / "odd.safetensors", {**tensors, name: changed}, meta)
+        with pytest.raises(UserError, match=f"{name} holds a number that is infinite, or none"):
+            osp.load(tmp_path / "odd.safetensors")
+    if not part.startswith("scores"):
+        save_checkpoint(tmp_path / "odd.safetensors", {**tensors, name: tensors[name].to(torch.int32)}, meta)
+        with pytest.raises(UserError, match=r"holds torch\.int32"):
+            osp.load(tmp_path / "odd.safetensors")
+
+
 def test_an_unfinished_run_is_refused_with_what_to_do(tmp_path: Path) -> None:
     import signal
     from collections.abc import Mapping

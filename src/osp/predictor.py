@@ -192,6 +192,7 @@ def load(path: str | Path, *, network: nn.Module | None = None, method: str | No
     try:
         check(meta, ModelFacts)
         check_size(meta, tensors)
+        check_finite(tensors)
         return _rebuilt(file, tensors, meta, network, method)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, OverflowError) as error:
         raise UserError(f"{file} is damaged or of another version: {error}") from None
@@ -220,6 +221,14 @@ def check_size(meta: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     asked += sum(before * after for before, after in pairwise(meta["layers"]))
     if asked > 2 * there + 10_000:
         raise ValueError(f"its network would have {asked:,} weights, and it holds {there:,}")
+
+
+def check_finite(tensors: Mapping[str, Tensor]) -> None:
+    """Refuse weights that are infinite or no numbers; scores of a method file may have such ones."""
+    ours = ("encoder/", "classifier/", *(f"scores/{name}/" for name in scores.known()))
+    for name, tensor in tensors.items():
+        if name.startswith(ours) and tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise ValueError(f"{name} holds a number that is infinite, or none")
 
 
 def _model_of(folder: Path) -> Path:

@@ -160,6 +160,8 @@ def verify_sorted(folder: Path) -> Verdict:
     if found is not None:
         noted, problems = found
         verdict.problems += problems
+        if noted.strange:
+            verdict.notes.append(f"{JOURNAL}: it may not be yours ({noted.strange}); osp sort --undo asks first")
         if noted.cut_short:
             verdict.notes.append(f"{JOURNAL}: its last line was cut off; what it was about was not begun")
         if noted.unfinished or not (folder / TABLE).exists():

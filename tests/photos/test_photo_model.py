@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -155,3 +156,50 @@ def test_damaged_missing_and_other_models_are_refused_in_a_sentence(tmp_path: Pa
     (run / FACTS).write_text("{")
     with pytest.raises(UserError, match="cannot be read"):
         load_model(run, small_backbone())
+
+
+def with_answer(model: PhotoModel, **changes: Any) -> PhotoModel:
+    return replace(model, instant=replace(model.instant, **changes))
+
+
+ODD_ARRAYS: dict[str, np.ndarray | float] = {
+    "weight": np.nan,
+    "mean": np.nan,
+    "bias": 3e38,
+    "references": np.inf,
+    "labeled": np.nan,
+    "id_scores": np.nan,
+    "pile_scores": -np.inf,
+}
+
+
+@pytest.mark.parametrize("name", ODD_ARRAYS)
+def test_numbers_that_are_none_or_overflow_are_refused(tmp_path: Path, name: str) -> None:
+    model = fitted(tmp_path / "in")
+    changed = np.array(getattr(model.instant, name))
+    changed.flat[0] = ODD_ARRAYS[name]
+    with_answer(model, **{name: changed}).save(tmp_path / "run")
+    with pytest.raises(UserError, match=f"is damaged .{name} holds a number"):
+        load_model(tmp_path / "run", small_backbone())
+
+
+@pytest.mark.parametrize(
+    "odd", [{"temperature": t} for t in (0.0, -1.0, np.nan, np.inf, 1e-30)] + [{"smoothing": 2.0}, {"strength": np.nan}]
+)
+def test_a_temperature_that_is_none_is_refused(tmp_path: Path, odd: dict[str, float]) -> None:
+    model = fitted(tmp_path / "in")
+    with_answer(model, **odd).save(tmp_path / "run")
+    with pytest.raises(UserError, match=f"{next(iter(odd))} is .*; it lies between"):
+        load_model(tmp_path / "run", small_backbone())
+
+
+def test_arrays_of_another_type_or_with_more_axes_are_refused(tmp_path: Path) -> None:
+    model = fitted(tmp_path / "in")
+    for name, odd in (
+        ("labels", model.instant.labels.astype(np.float32)),
+        ("weight", model.instant.weight.astype(np.int32)),
+        ("id_scores", model.instant.id_scores[:, None]),
+    ):
+        with_answer(model, **{name: odd}).save(tmp_path / "run")
+        with pytest.raises(UserError, match=f"is damaged .{name}"):
+            load_model(tmp_path / "run", small_backbone())

@@ -25,6 +25,7 @@ from osp.photos.page.page import write_photo_report
 from osp.photos.page.reading import is_fit, read_fit
 from osp.photos.page.words import command, differences, name_of
 from osp.photos.places import photo_maps
+from osp.verify import verify
 
 EVIL = "<img src=x onerror=alert(1)>"
 COLORS = {EVIL: (200, 40, 40), "b&amp;b": (40, 40, 200), "green": (40, 200, 40)}
@@ -251,3 +252,23 @@ def test_the_command_knows_both_kinds_of_run(made: Path, tmp_path: Path, capsys:
     report(made / "alone", None, tmp_path / "p.html")
     assert "p.html" in capsys.readouterr().out
     assert json.loads((made / "alone" / "result.json").read_text())["kind"] == "photos"
+
+
+def test_classes_that_begin_like_formulas_are_fitted_reported_and_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OSP_CACHE", str(tmp_path / "cache"))
+    names = ("+1", "-1", "=x", "@home", "'+1")
+    for number, name in enumerate(names):
+        for seed in range(3):
+            save(tmp_path / "sorted" / name / f"{seed}.png", "green", 10 * number + seed)
+        save(tmp_path / "pile" / f"={number}.png", "green", 100 + number)
+        save(tmp_path / "test" / name / "x.png", "green", 200 + number)
+    done = fit(tmp_path / "sorted", tmp_path / "pile", tmp_path / "run", backbone="tiles", test=tmp_path / "test")
+    run = read_fit(done.path)
+    assert set(run.names) == set(names)
+    assert {run.names[said.truth] for said in run.test} == set(names)
+    assert [Path(said.file).name for said in run.pile] == [f"={number}.png" for number in range(5)]
+    assert write_photo_report(done.path).exists()
+    (verdict,) = verify(done.path)
+    assert verdict.problems == []

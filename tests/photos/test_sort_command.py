@@ -171,6 +171,41 @@ def test_undo_says_what_it_took_away(root: Path) -> None:
     assert not (root / "out").exists()
 
 
+def strange(root: Path) -> Path:
+    """A folder of moved photos whose journal is of an earlier version."""
+    osp("sort", root / "run", root / "pile", "--to", root / "out", "--move")
+    lines = [json.loads(line) for line in (root / "out" / JOURNAL).read_text().splitlines()]
+    old = [{key: each[key] for key in each if key != "mark"} for each in lines if "pile" not in each]
+    (root / "out" / JOURNAL).write_text("".join(json.dumps(each) + "\n" for each in old))
+    return root / "out"
+
+
+def test_a_strange_journal_is_obeyed_only_if_the_user_says_so(root: Path) -> None:
+    out = strange(root)
+    for words in (("--undo", out), (root / "run", root / "pile", "--to", out, "--move")):
+        refused = osp("sort", *words)
+        assert isinstance(refused.exception, UserError)  # the command ends with exit code 2
+        assert f"put 10 files into {root / 'pile'}" in str(refused.exception)
+    assert len(files(out)) == 10
+    again = osp("sort", root / "run", root / "pile", "--to", out, "--move", "--trust-journal")
+    assert "counted below: 10" in again.output
+    undone = osp("sort", "--undo", out, "--trust-journal")
+    assert undone.output == "10 photos are back in their places.\n"
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y", 0), ("n", 10), ("", 10)])
+def test_at_a_terminal_a_strange_journal_is_shown_and_asked_about(
+    root: Path, answer: str, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = strange(root)
+    monkeypatch.setattr("osp.cli.photos._at_a_terminal", lambda: True)
+    said = CliRunner().invoke(app, ["sort", "--undo", str(out)], input=f"{answer}\n")
+    assert "may not be yours: it comes from another user or machine" in said.output
+    assert f"put 10 files into {root / 'pile'}" in said.output
+    assert (said.exit_code == 0) == (answer == "y")
+    assert len(files(out) if out.exists() else []) == left
+
+
 def test_no_cell_of_predictions_begins_like_a_formula_and_json_stays_as_it_is(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ def main() -> int:
     torch.set_num_threads(1)  # forks of a process whose threads have begun would wait for them for ever
     base = Path(tempfile.mkdtemp(prefix="osp-torture-")) if given.keep is None else given.keep
     os.environ["OSP_CACHE"], os.environ["OSP_MIRROR"] = str(base / "cache"), "http://127.0.0.1:9"
+    os.environ["XDG_STATE_HOME"] = str(base / "state")
     import lightning_fabric  # noqa: F401 - before the forks, so that none of them imports it again
     import sklearn.datasets
     import sklearn.linear_model

@@ -303,6 +303,9 @@ def sort(
     kind: Annotated[str, typer.Option("--as", help="csv (a table only), links or copies.")] = "csv",
     move: Annotated[bool, typer.Option("--move", help="Move the photos; --undo puts them back.")] = False,
     undo: Annotated[Path | None, typer.Option(help="Put back what was sorted into this folder.")] = None,
+    trust_journal: Annotated[
+        bool, typer.Option("--trust-journal", help="Obey a journal that somebody else may have written.")
+    ] = False,
     worth: Annotated[
         int | None, typer.Option("--next", min=1, help="List so many photos most worth sorting by hand next.")
     ] = None,
@@ -328,8 +331,9 @@ def sort(
     if undo is not None:
         if run is not None or to is not None or worth is not None or move:
             raise UserError("--undo takes a folder and nothing else: osp sort --undo FOLDER.")
+        trusted = _trusted(user_path(undo), trust_journal)
         with shown() as display:
-            _undo(undo, display)
+            _undo(undo, trusted, display)
         return
     if run is None or pile is None:
         raise UserError("Name the run and the pile: osp sort RUN PILE --to FOLDER.")
@@ -338,14 +342,37 @@ def sort(
         raise UserError("Name a folder to sort into with --to, or ask for photos to label with --next 100.")
     if move and kind != "csv":
         raise UserError(f"--move and --as {kind} exclude each other.")
+    trusted = to is not None and _trusted(user_path(to), trust_journal)
     with shown() as display:
-        _sort(run, user_path(pile), to, "move" if move else KINDS[kind], worth, accept, sure, display)
+        _sort(run, user_path(pile), to, "move" if move else KINDS[kind], worth, accept, sure, trusted, display)
 
 
-def _undo(folder: Path, display: Any) -> None:
+def _trusted(folder: Path, trust: bool) -> bool:
+    """Whether a strange journal may be obeyed: where there is somebody to ask, they are shown what it says."""
+    from osp.photos.journal import JOURNAL, check_origin, has_journal, read_journal
+
+    if trust or not has_journal(folder):
+        return trust
+    found = read_journal(folder / JOURNAL)
+    if found.strange and _at_a_terminal():
+        say(f"The journal in {printable(folder)} may not be yours: {found.strange}. It would")
+        for line in found.in_words():
+            say(f"  {line}")
+        if not typer.confirm("Obey it?"):
+            raise UserError("Nothing was done.")
+        return True
+    check_origin(folder, found, trust)
+    return False
+
+
+def _at_a_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _undo(folder: Path, trusted: bool, display: Any) -> None:
     from osp.photos.undoing import undo
 
-    done = undo(user_path(folder), display.loading)
+    done = undo(user_path(folder), display.loading, trust_journal=trusted)
     if (made := done.restored - done.moved) > 0:
         say(f"{made} links or copies were taken away; their photos never left their places.")
     if done.moved:
@@ -361,9 +388,17 @@ def _undo(folder: Path, display: Any) -> None:
 
 
 def _sort(
-    run: Path, pile: Path, to: Path | None, action: Any, worth: int | None, accept: float, sure: float, display: Any
+    run: Path,
+    pile: Path,
+    to: Path | None,
+    action: Any,
+    worth: int | None,
+    accept: float,
+    sure: float,
+    trusted: bool,
+    display: Any,
 ) -> None:
-    from osp.photos.journal import JOURNAL
+    from osp.photos.journal import has_journal
     from osp.photos.predict import decisions, open_run, worth_labeling
     from osp.photos.reading import list_pile
     from osp.photos.sorting import check_places, sort_pile
@@ -371,7 +406,7 @@ def _sort(
     if to is not None:
         check_places(pile, user_path(to))
     files = list_pile(pile).files
-    resumed = to is not None and (user_path(to) / JOURNAL).is_file()  # a sort killed after its last move
+    resumed = to is not None and has_journal(user_path(to))  # a sort killed after its last move
     if not files and not resumed:
         raise UserError(f"There is no image in {printable(pile)}.")
     model = open_run(run)
@@ -385,7 +420,8 @@ def _sort(
         raise UserError(f"There is nothing to sort in {printable(pile)}: the run has learned from all its photos.")
     if labeled:
         say(f"Photos of the pile that the run has learned from, and that stay where they are: {labeled:,}.")
-    done = sort_pile((each.decision for each in found if each.decision), user_path(to), action, sure, display.loading)
+    given = (each.decision for each in found if each.decision)
+    done = sort_pile(given, user_path(to), action, sure, display.loading, pile=pile, trust_journal=trusted)
     if done.earlier:
         say(f"Photos that an earlier sort had put there already, counted below: {done.earlier:,}.")
     console().print(columns(*sorted(done.counts.items()), headings=("folder", "photos")))

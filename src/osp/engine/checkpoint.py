@@ -85,6 +85,8 @@ def load_state(module: nn.Module, tensors: dict[str, Tensor], source: Path, may_
             target = parameters[name]
             if target.shape != value.shape:
                 raise UserError(f"{source}: {name!r} is {tuple(value.shape)}, the network wants {tuple(target.shape)}.")
+            if target.is_floating_point() != value.is_floating_point():
+                raise UserError(f"{source}: {name!r} holds {value.dtype}, the network wants {target.dtype}.")
             target.copy_(value)
         elif name in buffers:
             if buffers[name].shape == value.shape:

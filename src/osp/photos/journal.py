@@ -1,22 +1,33 @@
 """The journal of a sort: what was done to which file, on the disk before it is done.
 
 A line of JSON for each operation: `{"action", "from", "to", "size", "row"}` for a file, `{"folder"}` for a folder that
-was made, `{"table"}` for the table. Places are relative to the folder that the journal lies in.
+was made, `{"table"}` for the table, `{"pile"}` for the folder that the files after it come from. Places are relative to
+the folder that the journal lies in. Each line has a `mark` (`osp.photos.origin`), by which a journal from elsewhere is
+told: it is data of a stranger, and obeyed only if the user says so.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
+import stat
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from osp.errors import UserError
+from osp.errors import UserError, printable
+from osp.files import NO_LINK, open_at_end
+from osp.photos.origin import mark, user_key
+from osp.photos.reaching import Outside, can_be_named, parts_of
 
 JOURNAL, TABLE = "sort-journal.jsonl", "sorted.csv"
 ACTIONS = ("link", "copy", "move")
+_UNKNOWN = "it comes from another user or machine, or from an earlier version of osp"
+_CHANGED = "it was changed by something other than osp"
+_SHOWN = 10
 
 
 @dataclass
@@ -28,49 +39,97 @@ class Entries:
     """Numbers of lines that are none of a journal; passed over."""
     cut_short: bool = False
     """The last line was not finished: its operation was never begun."""
+    piles: list[str] = field(default_factory=list)
+    """The folders that files come from."""
+    strange: str = ""
+    """Why it cannot be told that this user has written it; nothing where it can."""
+    last: str = ""
+    """The mark of the last line."""
 
     @property
     def unfinished(self) -> bool:
         """A sort was begun that did not come to its table."""
         return not self.entries or "table" not in self.entries[-1]
 
+    def roots(self, trusted: bool = False) -> list[str]:
+        """The folders that files may be put back into: the piles, and in a journal that the user trusts, the folder
+        that all its other files come from."""
+        found = list(self.piles)
+        others = {os.path.dirname(each["from"]) for each in self.entries if "from" in each}
+        others = {each for each in others if not any(_below(each, pile) for pile in found)}
+        with contextlib.suppress(ValueError):  # none, or on several drives
+            found += [os.path.commonpath(others)] if trusted else []
+        return found
 
-class Outside(Exception):
-    """A journal names something outside its folder."""
+    def in_words(self) -> list[str]:
+        """What a journal would do if it were obeyed, for whoever is asked."""
+        back = Counter(os.path.dirname(each["from"]) for each in self.entries if each.get("action") == "move")
+        lines = [f"put {count:,} files into {printable(folder)}" for folder, count in back.most_common(_SHOWN)]
+        if len(back) > _SHOWN:
+            lines.append(f"put {sum(back.values()):,} files into {len(back):,} folders in all")
+        made = sum(each.get("action") in ("link", "copy") for each in self.entries)
+        folders = sum("folder" in each for each in self.entries)
+        return [*lines, f"take away {made:,} links or copies and {folders:,} folders below it"]
 
 
 class Journal:
     """Lines of JSON, each on the disk before `write` returns."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, pile: str) -> None:
+        self._path, self._pile = path, pile
 
     def __enter__(self) -> Journal:
-        self._file = open(self._path, "a+b")
-        if self._file.seek(0, os.SEEK_END):
-            self._file.seek(-1, os.SEEK_END)
-            if self._file.read(1) != b"\n":  # a line cut short: its operation was never begun
-                self._file.write(b"\n")
+        self._file: BinaryIO = open_at_end(self._path, "a+b")
+        try:
+            self._key = user_key(make=True)
+            self._last = read_journal(self._path).last
+            if self._file.seek(0, os.SEEK_END):
+                self._file.seek(-1, os.SEEK_END)
+                if self._file.read(1) != b"\n":  # a line cut short: its operation was never begun
+                    self._file.write(b"\n")
+            self.write({"pile": self._pile})
+        except BaseException:
+            self._file.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def write(self, entry: dict[str, Any]) -> None:
+        if self._key is not None:
+            self._last = mark(self._key, self._last, json.dumps(entry))
+            entry = {**entry, "mark": self._last}
         self._file.write(json.dumps(entry).encode("ascii") + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
 
 
+def has_journal(folder: Path) -> bool:
+    """Whether a folder was sorted into; a link in the journal's place is refused."""
+    try:
+        status = os.lstat(folder / JOURNAL)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if not stat.S_ISREG(status.st_mode):
+        raise UserError(f"{printable(folder / JOURNAL)} is a link, or no file, and not the journal of a sort.")
+    return True
+
+
 def read_journal(path: Path) -> Entries:
     """The journal at this path; what cannot be read in it is passed over, and counted."""
     try:
-        lines = path.read_bytes().split(b"\n")
+        with open(os.open(path, os.O_RDONLY | NO_LINK | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or (not NO_LINK and path.is_symlink()):
+                raise OSError(errno.EINVAL, "it is no file")
+            lines = file.read().split(b"\n")
     except FileNotFoundError:
         raise UserError(f"There is nothing to undo: {path.parent} has no {JOURNAL}.") from None
     except OSError as error:
-        raise UserError(f"The journal {path} cannot be read: {reason(error)}.") from None
-    found = Entries()
+        why = "it is a link" if error.errno == errno.ELOOP else reason(error)
+        raise UserError(f"The journal {path} cannot be read: {why}.") from None
+    found, key, marked = Entries(), user_key(), 0
     for number, line in enumerate(lines, 1):
         if not line:
             continue
@@ -78,30 +137,77 @@ def read_journal(path: Path) -> Entries:
             entry = json.loads(line)
         except (ValueError, RecursionError):
             entry = None
-        if _is_entry(entry):
-            found.entries.append(entry)
-        elif number == len(lines):  # no line ends after it
-            found.cut_short = True
+        if not _is_entry(entry):
+            if number == len(lines):  # no line ends after it
+                found.cut_short = True
+            else:
+                found.damaged.append(number)
+            continue
+        given = entry.pop("mark", None)
+        if key is None or given != mark(key, found.last, json.dumps(entry)):
+            found.strange = _UNKNOWN
         else:
-            found.damaged.append(number)
+            marked += 1
+        found.last = given if isinstance(given, str) else ""
+        if "pile" in entry:
+            found.piles.append(entry["pile"])
+        else:
+            found.entries.append(entry)
+    if found.strange and marked:
+        found.strange = _CHANGED
+    if found.entries and hasattr(os, "getuid") and status.st_uid != os.getuid():
+        found.strange = _UNKNOWN
     return found
 
 
+def check_origin(out: Path, found: Entries, trusted: bool) -> None:
+    """Refuse to obey the journal of a folder that may be a stranger's, unless the user trusts it."""
+    if found.strange and not trusted:
+        raise UserError(
+            f"The journal in {printable(out)} may not be yours: {found.strange}. It would\n  "
+            + "\n  ".join(found.in_words())
+            + "\nIf that is what you want, say so: --trust-journal"
+        )
+
+
 def _is_entry(entry: Any) -> bool:
-    if not isinstance(entry, dict):
+    if not isinstance(entry, dict) or not all(isinstance(v, str | int) for k, v in entry.items() if k != "row"):
         return False
+    if "pile" in entry:
+        return _is_whole(entry["pile"])
     if "folder" in entry or "table" in entry:
         return isinstance(entry.get("folder", entry.get("table")), str)
-    texts = all(isinstance(entry.get(name), str) for name in ("from", "to"))
-    return texts and entry.get("action") in ACTIONS and isinstance(entry.get("size"), int)
+    row = entry.get("row", [])
+    fits = _is_whole(entry.get("from")) and isinstance(entry.get("to"), str) and isinstance(entry.get("size"), int)
+    rows = isinstance(row, list) and all(isinstance(cell, str) for cell in row)
+    return fits and rows and entry.get("action") in ACTIONS
 
 
-def below(out: Path, relative: Any) -> Path:
-    """A place that an entry names; a journal from elsewhere must not reach outside its folder."""
-    path = Path(os.path.normpath(out / str(relative)))
-    if out not in path.parents:
-        raise Outside(f"the journal names {relative!r}, which is outside the folder")
-    return path
+def _is_whole(path: Any) -> bool:
+    """Whether it is a path from the top, as `os.path.abspath` gives it."""
+    return isinstance(path, str) and can_be_named(path) and os.path.isabs(path) and os.path.normpath(path) == path
+
+
+def _below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(os.path.join(folder, ""))
+
+
+def placed(entry: dict[str, Any]) -> str:
+    """The place below `out` that an entry names; Outside where sorting cannot have made such a one."""
+    kind = next(each for each in ("to", "folder", "table") if each in entry)
+    parts = parts_of(entry[kind])
+    least, most = {"to": (2, 3), "folder": (1, 2), "table": (1, 1)}[kind]
+    if not least <= len(parts) <= most or parts[0] == JOURNAL or (kind == "table" and parts != (TABLE,)):
+        raise Outside(f"the journal names {printable(entry[kind])!r}, which sorting does not make")
+    return os.path.join(*parts)
+
+
+def origin_of(source: str, roots: list[str]) -> tuple[str, str]:
+    """The root that a file comes from, and its place below it; Outside where it comes from elsewhere."""
+    for root in sorted(roots, key=len, reverse=True):
+        if _below(source, root) and source != root:
+            return root, os.path.relpath(source, root)
+    raise Outside(f"the journal names {printable(source)}, which is outside the pile")
 
 
 def reason(error: OSError) -> str:

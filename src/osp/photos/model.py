@@ -34,6 +34,10 @@ FORMAT, FORMAT_WITH_HEAD_MEAN = 2, 3
 _SCORING = ("labeled", "labels", "references", "reference_scores", "pile_scores", "id_scores", "id_weights")
 _ARRAYS = ("mean", "weight", "bias", *_SCORING)
 _ADAPTER = ("adapter_down", "adapter_bias", "adapter_up")
+LARGEST, LARGEST_FEATURE = 1e9, 1e30
+"""Centred features have length one, and what is computed from them stays far below the first."""
+LIMITS = {"strength": (0.0, LARGEST), "temperature": (1e-3, 1e3), "smoothing": (0.0, 1.0)}
+"""A temperature is chosen from 0.02 to 50; zero and less would turn the answer round."""
 _NUMBERS = ("strength", "temperature", "neighbors", "smoothing")
 
 
@@ -154,6 +158,15 @@ def read_model(folder: Path | str) -> tuple[Instant, str, str]:
     return instant, name, checksum
 
 
+def _check_numbers(name: str, array: np.ndarray, kinds: str) -> None:
+    """Refuse an array of another type, and numbers that are none or with which no probability can be computed."""
+    if array.dtype.kind not in kinds:
+        raise ValueError(f"{name} holds {array.dtype}")
+    most = LARGEST_FEATURE if name in ("mean", "head_mean") else LARGEST
+    if array.dtype.kind == "f" and not np.all(np.abs(array) <= most):  # false where one is no number
+        raise ValueError(f"{name} holds a number that is infinite, far too large, or none")
+
+
 def _instant(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Instant:
     """The fitted answer, with shapes that fit together."""
     values = {name: arrays[name] for name in _ARRAYS}
@@ -181,19 +194,25 @@ def _instant(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Instant:
     head_mean = arrays["head_mean"] if facts["format"] == FORMAT_WITH_HEAD_MEAN else None
     if head_mean is not None:
         shapes["head_mean"] = (dim,)
-    for name, shape in shapes.items():
+    if values["id_scores"].ndim != 1:
+        raise ValueError(f"id_scores is {values['id_scores'].shape}, not a row of numbers")
+    for name, shape in {**shapes, "id_scores": values["id_scores"].shape}.items():
         if arrays[name].shape != shape:
             raise ValueError(f"{name} is {arrays[name].shape}, not {shape}")
+        _check_numbers(name, arrays[name], "iu" if name == "labels" else "f")
     if not count or not 0 <= values["labels"].min() <= values["labels"].max() < len(names):
         raise ValueError("labels do not fit the classes")
     if not 0 <= int(facts["neighbors"]) <= references:
         raise ValueError(f"{facts['neighbors']} neighbours among {references}")
+    for name, (least, most) in LIMITS.items():
+        if not least <= float(facts[name]) <= most:
+            raise ValueError(f"{name} is {float(facts[name]):g}; it lies between {least:g} and {most:g}")
     return Instant(
         class_names=names,
         strength=float(facts["strength"]),
         temperature=float(facts["temperature"]),
-        neighbors=int(facts["neighbors"]),
         smoothing=float(facts["smoothing"]),
+        neighbors=int(facts["neighbors"]),
         estimate=Estimate(**facts["estimate"]) if facts["estimate"] else None,
         held_out=held_out,
         adapter=adapter,

@@ -15,18 +15,31 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import filecmp
 import os
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from osp.errors import UserError, printable, suggest
+from osp.photos.class_folders import class_folders
 from osp.photos.decisions import Decision
-from osp.photos.journal import JOURNAL, TABLE, Journal, read_journal, reason
-from osp.photos.moving import copy, move
-from osp.photos.tables import defused, write_table
+from osp.photos.journal import (
+    JOURNAL,
+    TABLE,
+    Entries,
+    Journal,
+    check_origin,
+    has_journal,
+    origin_of,
+    placed,
+    read_journal,
+    reason,
+)
+from osp.photos.moving import copy, leaves, move, same_content
+from osp.photos.reaching import Outside, reached
+from osp.photos.tables import defused, fused, write_table
 
 Action = Literal["csv", "link", "copy", "move"]
 ACTIONS: tuple[Action, ...] = ("csv", "link", "copy", "move")
@@ -54,24 +67,31 @@ def sort_pile(
     action: Action = "csv",
     sure: float = 0.8,
     progress: Progress | None = None,
+    *,
+    pile: Path | str | None = None,
+    trust_journal: bool = False,
 ) -> Sorted:
     """Place every image under `out`; accepted images with a probability below `sure` go to the unsure ones.
 
-    A sort that was cut short goes on when it is repeated: what is already in its place is not placed again.
+    A sort that was cut short goes on when it is repeated: what is already in its place is not placed again. All images
+    lie in the folder `pile`, by default the folder that they have in common: `undo` puts nothing anywhere else.
+    `trust_journal` goes on in a folder whose journal somebody else may have written.
     """
     if action not in ACTIONS:
         raise UserError(f"action={action!r} is unknown.{suggest(action, ACTIONS)}")
     out = Path(os.path.abspath(out))
     ordered = sorted(decisions, key=lambda d: (not d.inside, d.label, -d.probability, d.ood_score, d.file))
     _check(out, ordered)
-    places = _places(ordered, sure)
+    root = os.path.abspath(pile) if pile is not None else _common(ordered, out)
+    folders = class_folders(decision.label for decision in ordered)
     counts: dict[str, int] = {}
     failed: list[tuple[str, str]] = []
-    noted = read_journal(out / JOURNAL).entries if (out / JOURNAL).exists() else []
-    earlier = [entry for entry in noted if "row" in entry and os.path.lexists(out / entry["to"])]
+    noted = read_journal(out / JOURNAL) if has_journal(out) else Entries()
+    check_origin(out, noted, trust_journal)
+    earlier = [entry for entry in noted.entries if "row" in entry and _is_there(out, entry)]
     given = {os.path.abspath(decision.file) for decision in ordered}
     before = {entry["from"]: entry for entry in earlier if entry["from"] not in given}
-    rows: list[Sequence[str]] = [entry["row"] for entry in before.values()]
+    rows: list[Sequence[str]] = [[fused(cell) for cell in entry["row"]] for entry in before.values()]
     for entry in before.values():
         folder = _folder(entry["to"])
         counts[folder] = counts.get(folder, 0) + 1
@@ -79,22 +99,23 @@ def sort_pile(
     there = {entry["from"]: entry for entry in earlier if entry["action"] == action}
     try:
         out.mkdir(parents=True, exist_ok=True)
-        with Journal(out / JOURNAL) as journal:
-            for done, (decision, folder) in enumerate(zip(ordered, places, strict=True), 1):
+        with Journal(out / JOURNAL, root) as journal:
+            for done, decision in enumerate(ordered, 1):
+                folder = folders.place(decision.label, decision.inside, decision.probability >= sure)
                 row = _row(decision, sure)
                 place = ""
                 if action != "csv":
                     try:
                         begun = there.get(os.path.abspath(decision.file))
-                        place = _finished(out, begun) if begun else ""
+                        place = _finished(root, out, begun) if begun else ""
                         already += bool(place)
-                        place = place or _place(decision.file, folder, out, action, journal, row)
-                    except OSError as error:
-                        failed.append((decision.file, reason(error)))
+                        place = place or _place(decision.file, root, folder, out, action, journal, row)
+                    except (OSError, Outside) as error:
+                        failed.append((decision.file, reason(error) if isinstance(error, OSError) else str(error)))
                 if action == "csv" or place:
                     folder = _folder(place) if place else folder
                     counts[folder] = counts.get(folder, 0) + 1
-                rows.append([*row, defused(place or folder)])
+                rows.append([*row, place or folder])
                 if progress:
                     progress(done, len(ordered), "Sorting")
             journal.write({"table": TABLE})
@@ -132,77 +153,87 @@ def _check_free(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise UserError(f"{shown} is a file. Name a new or empty folder to sort into.")
     with contextlib.suppress(FileNotFoundError):
-        if not (out / JOURNAL).is_file() and any(out.iterdir()):
+        if not has_journal(out) and any(out.iterdir()):
             raise UserError(f"The folder {shown} is not empty. Name a new or empty folder to sort into.")
 
 
-def _places(decisions: Sequence[Decision], sure: float) -> list[str]:
-    """The folder of each image below `out`, with / between its parts."""
-    labels = {decision.label for decision in decisions}
-    names: dict[str, str] = {}
-    for label in sorted(labels):
-        name = "".join("_" if sign in '/\\:*?"<>|\0' or sign < " " else sign for sign in label).strip(". ") or "_"
-        names[label] = _unused(name, set(names.values()))
-    foreign, unsure = (_unused(name, set(names.values())) for name in ("_foreign", "_unsure"))
-
-    def place(decision: Decision) -> str:
-        if not decision.inside:
-            return foreign
-        name = names[decision.label]
-        return name if decision.probability >= sure else f"{unsure}/{name}"
-
-    return [place(decision) for decision in decisions]
+def _common(decisions: Sequence[Decision], out: Path) -> str:
+    """The folder that all images lie in."""
+    try:
+        return os.path.commonpath([os.path.dirname(os.path.abspath(each.file)) for each in decisions])
+    except ValueError:  # none, or on several drives
+        return str(out.parent)
 
 
-def _unused(name: str, taken: set[str]) -> str:
-    while name.casefold() in {other.casefold() for other in taken}:
-        name = f"_{name}"
-    return name
+def _is_there(out: Path, entry: dict[str, Any]) -> bool:
+    try:
+        with reached(out, placed(entry)) as place:
+            return place.status() is not None
+    except (Outside, OSError):
+        return False
 
 
-def _place(file: str, folder: str, out: Path, action: Action, journal: Journal, row: list[str]) -> str:
+def _place(file: str, root: str, folder: str, out: Path, action: Action, journal: Journal, row: list[str]) -> str:
     """Link, copy or move one file to the first free name; returns its place below `out`."""
-    source = os.path.abspath(file)
-    status = os.stat(source)
-    if action == "move" and os.path.islink(source):
-        raise OSError(errno.EINVAL, "it is a link, which would break when moved")
-    parent = out
-    for part in folder.split("/"):
-        parent = parent / part
-        if not parent.is_dir():
-            journal.write({"folder": os.path.relpath(parent, out)})
-            parent.mkdir(exist_ok=True)
-    name, number = Path(source).name, 1
-    while True:
-        target = parent / (name if number == 1 else f"{Path(name).stem} ({number}){Path(name).suffix}")
-        number += 1
-        if os.path.lexists(target):
-            continue
-        to = os.path.relpath(target, out)
-        entry = {"action": action, "from": source, "to": to, "size": status.st_size}
-        journal.write({**entry, "row": [*row, defused(to)]})
-        try:
-            if action == "link":
-                os.symlink(source, target)
-            elif action == "copy":
-                copy(source, target)
-            else:
-                move(source, target)
-        except FileExistsError:  # made by somebody else meanwhile
-            continue
-        return to
+    path = os.path.abspath(file)
+    with reached(*origin_of(path, [root])) as source:
+        status = source.status()
+        if status is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        linked = stat.S_ISLNK(status.st_mode)
+        size = os.stat(path).st_size if linked else status.st_size
+        if action == "move" and linked:
+            raise OSError(errno.EINVAL, "it is a link, which would break when moved")
+        _make_folders(out, folder, journal)
+        name, number = Path(path).name, 1
+        while True:
+            to = os.path.join(*folder.split("/"), name if number == 1 else _numbered(name, number))
+            number += 1
+            with reached(out, to) as target:
+                if target.status() is not None:
+                    continue
+                entry = {"action": action, "from": path, "to": to, "size": size}
+                if linked and action == "copy":
+                    entry["link"] = source.readlink()  # it was one before: undo then takes it for the original
+                journal.write({**entry, "row": [*(defused(cell) for cell in row), defused(to)]})
+                try:
+                    if action == "link":
+                        target.symlink(path)
+                    elif action == "copy":
+                        copy(source, target, follow=linked)
+                    else:
+                        move(source, target)
+                except FileExistsError:  # made by somebody else meanwhile
+                    continue
+                return to
 
 
-def _finished(out: Path, entry: dict[str, Any]) -> str:
+def _numbered(name: str, number: int) -> str:
+    return f"{Path(name).stem} ({number}){Path(name).suffix}"
+
+
+def _make_folders(out: Path, folder: str, journal: Journal) -> None:
+    parts = folder.split("/")
+    for depth in range(1, len(parts) + 1):
+        relative = os.path.join(*parts[:depth])
+        with reached(out, relative) as place:
+            if place.status() is None:
+                journal.write({"folder": relative})
+                with contextlib.suppress(FileExistsError):
+                    place.mkdir()
+
+
+def _finished(root: str, out: Path, entry: dict[str, Any]) -> str:
     """The place of a file that an earlier call has put there, a move brought to its end; empty where there is none."""
-    source, target = entry["from"], out / entry["to"]
-    if entry["action"] == "link":
-        return str(entry["to"]) if target.is_symlink() and os.readlink(target) == source else ""
-    if not os.path.samefile(source, target) and not filecmp.cmp(source, target, shallow=False):
-        return ""
-    if entry["action"] == "move":
-        os.unlink(source)
-    return str(entry["to"])
+    with reached(*origin_of(entry["from"], [root])) as source, reached(out, placed(entry)) as target:
+        if entry["action"] == "link":
+            return str(entry["to"]) if target.is_link() and target.readlink() == entry["from"] else ""
+        if entry["action"] == "copy":
+            return str(entry["to"]) if target.is_file() and same_content(target, source, follow=True) else ""
+        if not leaves(source, target):
+            return ""
+        source.remove()
+        return str(entry["to"])
 
 
 def _folder(place: str) -> str:
@@ -213,4 +244,4 @@ def _folder(place: str) -> str:
 def _row(decision: Decision, sure: float) -> list[str]:
     verdict = "out" if not decision.inside else "in" if decision.probability >= sure else "unsure"
     numbers = (f"{decision.probability:.4f}", f"{decision.ood_score:.4f}")
-    return [defused(decision.file), defused(decision.label), *numbers, verdict]
+    return [decision.file, decision.label, *numbers, verdict]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from osp.files import write_text
 
 
 def write_table(path: Path, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table that spreadsheets read, and in which no name is taken for a formula."""
+    """A table that spreadsheets read, and in which no name is taken for a formula; `read_table` reads it."""
     text = io.StringIO(newline="")
     table = csv.writer(text)
     table.writerow(headings)
@@ -20,13 +20,31 @@ def write_table(path: Path, headings: Sequence[str], rows: Iterable[Sequence[str
     write_text(path, text.getvalue().encode("utf-8", "replace").decode())
 
 
+def read_table(path: Path) -> Iterator[dict[str, str]]:
+    """The rows of a table that `write_table` wrote, as they were given to it."""
+    with open(path, newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            yield {key: fused(cell) if isinstance(cell, str) else cell for key, cell in row.items()}
+
+
 def defused(text: str) -> str:
     """Text that a spreadsheet will not run as a formula: those that begin like one get an apostrophe.
 
-    So do those that begin with a tab or the end of a line, which some spreadsheets pass over.
+    So do those that begin with a tab or the end of a line, which some spreadsheets pass over, and those that would look
+    the same as one with an apostrophe: `fused` takes back one, and gives what was there.
 
-    >>> defused("=1+1.jpg"), defused("cat.jpg")
-    ("'=1+1.jpg", 'cat.jpg')
+    >>> defused("=1+1.jpg"), defused("cat.jpg"), defused("'+1"), defused("'s")
+    ("'=1+1.jpg", 'cat.jpg', "''+1", "'s")
     """
-    begins = text.startswith(("\t", "\r", "\n")) or text.lstrip().startswith(tuple("=+-@＝＋－＠"))
+    bare = text.lstrip("'")
+    begins = bare.startswith(("\t", "\r", "\n")) or bare.lstrip().startswith(tuple("=+-@＝＋－＠"))
     return f"'{text}" if begins else text
+
+
+def fused(text: str) -> str:
+    """What `defused` made this text of.
+
+    >>> fused("'=1+1.jpg"), fused("cat.jpg"), fused("''+1"), fused("'s")
+    ('=1+1.jpg', 'cat.jpg', "'+1", "'s")
+    """
+    return text[1:] if text[:1] == "'" and defused(text[1:]) == text else text

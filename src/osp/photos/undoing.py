@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import filecmp
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +12,9 @@ from typing import Any
 
 from osp.errors import printable
 from osp.files import PARTIAL
-from osp.photos.journal import JOURNAL, TABLE, Entries, Outside, below, read_journal, reason
-from osp.photos.moving import move, partial_name
+from osp.photos.journal import JOURNAL, TABLE, Entries, check_origin, origin_of, placed, read_journal, reason
+from osp.photos.moving import leaves, move, partial_of, same_content
+from osp.photos.reaching import Outside, Place, reached
 
 Progress = Callable[[int, int, str], None]
 
@@ -31,10 +32,18 @@ class Undone:
     """A table was taken away."""
 
 
-def undo(out: Path | str, progress: Progress | None = None) -> Undone:
-    """Put every file back and take away what sorting made; may be repeated, also after a kill."""
+def undo(out: Path | str, progress: Progress | None = None, *, trust_journal: bool = False) -> Undone:
+    """Put every file back and take away what sorting made; may be repeated, also after a kill.
+
+    A journal that somebody else may have written is refused without `trust_journal`. No file is put anywhere but into
+    the pile that the journal names, and none is deleted unless its content was read at its old place.
+    """
     out = Path(os.path.abspath(out))
-    entries = read_journal(out / JOURNAL).entries
+    found = read_journal(out / JOURNAL)
+    check_origin(out, found, trust_journal)
+    entries, roots = found.entries, found.roots(trust_journal)
+    old = {os.path.dirname(entry["from"]) for entry in entries if "from" in entry}
+    inside = {folder for folder in old if _leads_into(out, folder)}  # a file there would be the one that is to go
     restored, moved, table = 0, 0, False
     problems: list[tuple[str, str]] = []
     ours = {out / entry["folder"] for entry in entries if "folder" in entry}  # later also what is left in them
@@ -47,7 +56,9 @@ def undo(out: Path | str, progress: Progress | None = None) -> Undone:
             elif "folder" in entry:
                 _undo_folder(out, entry, ours)
             else:
-                count = _undo_one(out, entry)
+                if os.path.dirname(entry["from"]) in inside:
+                    raise _Left(f"its old place {entry['from']} leads into this folder by now")
+                count = _undo_one(out, entry, roots)
                 restored += count
                 moved += count if entry["action"] == "move" else 0
         except (_Left, Outside, OSError) as left:
@@ -68,75 +79,108 @@ class _Left(Exception):
 
 def _undo_folder(out: Path, entry: dict[str, Any], ours: set[Path]) -> None:
     """Take a folder away; one that still holds something else than `ours`, which was told of, is named."""
-    folder = below(out, entry["folder"])
-    with contextlib.suppress(FileNotFoundError):
+    with reached(out, placed(entry)) as folder, contextlib.suppress(FileNotFoundError):
+        if folder.is_link():
+            raise _Left("it is a link, not the folder that was made")
+        if folder.status() is None:
+            return
         try:
             folder.rmdir()
         except OSError:
-            if any(path not in ours for path in folder.rglob("*")):
+            if any(path not in ours for path in Path(folder.path).rglob("*")):
                 raise _Left("not empty: it holds files that were not put there by sorting") from None
 
 
 def _undo_table(out: Path, entry: dict[str, Any], keep: bool) -> bool:
     """Take the table away, unless it is to be kept; whether it was there."""
-    table = below(out, entry["table"])
     for partial in out.glob(f".{TABLE}.*{PARTIAL}"):
         partial.unlink(missing_ok=True)
-    if keep or not os.path.lexists(table):
-        return False
-    table.unlink()
-    return True
+    with reached(out, placed(entry)) as table:
+        if keep or table.status() is None:
+            return False
+        if not table.is_file():
+            raise _Left("it is not the table that was written")
+        table.remove()
+        return True
 
 
-def _undo_one(out: Path, entry: dict[str, Any]) -> int:
+def _undo_one(out: Path, entry: dict[str, Any], roots: list[str]) -> int:
     """Take one operation back, whether it was begun, finished or already taken back."""
-    source, target = str(entry["from"]), below(out, entry["to"])
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(partial_name(target))
-    if os.path.lexists(partial_name(source)):  # an earlier undo was killed while it copied back: the file is still here
-        if os.path.lexists(target) and os.path.lexists(source) and not os.path.getsize(source):
-            os.unlink(source)
-        os.unlink(partial_name(source))
-    if not os.path.lexists(target):
-        if not os.path.lexists(source):
-            raise _Left(f"neither here nor at its old place {source}")
-        return 0
-    if entry["action"] == "link":
-        if not target.is_symlink() or os.readlink(target) != source:
-            raise _Left("it is not the link that was made")
-        target.unlink()
-        return 1
-    if os.path.lexists(source):
-        if os.path.samefile(source, target):  # killed between the new name and the loss of the old one
-            target.unlink()
+    root, relative = origin_of(entry["from"], roots)
+    with reached(out, placed(entry)) as target, reached(root, relative) as source:
+        partial_of(target).remove()
+        if partial_of(source).status() is not None:  # an earlier undo was killed while it copied back: it is still here
+            if target.is_file() and _is_empty(source):
+                source.remove()
+            partial_of(source).remove()
+        if target.status() is None:
+            if source.status() is None:
+                raise _Left(f"neither here nor at its old place {source.path}")
+            return 0
+        if entry["action"] == "link":
+            if not target.is_link() or target.readlink() != entry["from"]:
+                raise _Left("it is not the link that was made")
+            target.remove()
             return 1
-        size = target.stat().st_size
-        if (size == 0 and entry["size"]) or filecmp.cmp(source, target, shallow=False):
-            target.unlink()
+        if not target.is_file():
+            raise _Left("it is not the file that was put there")
+        if source.status() is not None:
+            if not _is_original(out, entry, target, source):
+                raise _Left(_why_not(entry, source))
+            target.remove()
             return 1
         if entry["action"] == "copy":
-            raise _Left("it was changed after it was sorted, and is left here")
-        raise _Left(f"another file has taken its old place {source}")
-    if entry["action"] == "copy":
-        raise _Left(f"its original {source} is gone")
-    os.makedirs(os.path.dirname(source), exist_ok=True)
-    try:
-        move(target, source)
-    except FileExistsError:
-        raise _Left(f"another file has taken its old place {source}") from None
+            raise _Left(f"its original {source.path} is gone")
+    with reached(out, placed(entry)) as target, reached(root, relative, make=True) as source:
+        try:
+            move(target, source)
+        except FileExistsError:
+            raise _Left(f"another file has taken its old place {source.path}") from None
     return 1
+
+
+def _leads_into(out: Path, path: str) -> bool:
+    """Whether a path is that of the folder, or of something in it, once all links are followed."""
+    return os.path.join(os.path.realpath(path), "").startswith(os.path.join(os.path.realpath(out), ""))
+
+
+def _is_empty(place: Place) -> bool:
+    status = place.status()
+    return status is not None and stat.S_ISREG(status.st_mode) and not status.st_size
+
+
+def _is_original(out: Path, entry: dict[str, Any], target: Place, source: Place) -> bool:
+    """Whether what is at the old place keeps the content, so that the file here may go."""
+    if source.is_link():
+        # only where it was the same link when it was sorted, and leads to a file elsewhere
+        same = entry["action"] == "copy" and entry.get("link") == source.readlink()
+        return same and not _leads_into(out, source.path) and same_content(target, source, follow=True)
+    if _is_empty(target) and entry["size"]:  # killed before it was filled
+        return source.is_file()
+    return leaves(target, source)
+
+
+def _why_not(entry: dict[str, Any], source: Place) -> str:
+    if source.is_link():
+        return f"at its old place {source.path} is a link, and no photo; it is left here"
+    if entry["action"] == "copy":
+        return "it was changed after it was sorted, and is left here"
+    return f"another file has taken its old place {source.path}"
 
 
 def check_sorted(out: Path) -> tuple[Entries, list[str]]:
     """The journal of a sort, and which of its files could not be put back: (what it says, problems)."""
+    out = Path(os.path.abspath(out))
     found = read_journal(out / JOURNAL)
     problems = [f"{JOURNAL}: line {number} is damaged" for number in found.damaged]
+    roots = found.roots(trusted=True)
     for entry in found.entries:
         if "folder" in entry or "table" in entry:
             continue
         try:
-            if wrong := _lost(entry, below(out, entry["to"])):
-                problems.append(f"{printable(entry['to'])}: {printable(wrong)}")
+            with reached(out, placed(entry)) as target, reached(*origin_of(entry["from"], roots)) as source:
+                if wrong := _lost(entry, target, source):
+                    problems.append(f"{printable(entry['to'])}: {printable(wrong)}")
         except Outside as error:
             problems.append(f"{JOURNAL}: {printable(error)}")
         except OSError as error:
@@ -144,16 +188,17 @@ def check_sorted(out: Path) -> tuple[Entries, list[str]]:
     return found, problems
 
 
-def _lost(entry: dict[str, Any], target: Path) -> str:
+def _lost(entry: dict[str, Any], target: Place, source: Place) -> str:
     """What is wrong with a sorted file; nothing where it is in its new place, or back in the old one."""
-    source = entry["from"]
-    if not os.path.lexists(target):
-        return "" if os.path.lexists(source) else f"neither here nor at its old place {source}"
+    status = target.status()
+    if status is None:
+        return "" if source.status() is not None else f"neither here nor at its old place {source.path}"
     if entry["action"] == "link":
-        if not target.is_symlink() or os.readlink(target) != source:
+        if not target.is_link() or target.readlink() != entry["from"]:
             return "it is not the link that was made"
-        return "" if os.path.exists(source) else f"the photo that it leads to is gone: {source}"
-    if target.is_symlink() or not target.is_file():
+        return "" if os.path.exists(source.path) else f"the photo that it leads to is gone: {source.path}"
+    if not target.is_file():
         return "it is not the file that was put there"
-    size = target.stat().st_size
-    return "" if size == entry["size"] else f"it has {size:,} bytes and had {entry['size']:,} when it was sorted"
+    if status.st_size != entry["size"]:
+        return f"it has {status.st_size:,} bytes and had {entry['size']:,} when it was sorted"
+    return _why_not(entry, source) if source.is_link() and entry.get("link") != source.readlink() else ""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from osp.errors import UserError, printable
+from osp.photos.tables import read_table
 from osp.report.reading import read_arrays
 
 MODEL, FACTS = "photos.safetensors", "photos.json"
@@ -156,11 +157,10 @@ def _centered(features: np.ndarray, mean: np.ndarray) -> np.ndarray:
 def _rows(path: Path, make: Callable[[dict[str, str]], Any]) -> list[Any]:
     if not path.exists():
         return []
-    with open(path, newline="", encoding="utf-8") as file:
-        try:
-            return [made for row in csv.DictReader(file) if (made := make(row)) is not None]
-        except (ValueError, KeyError, TypeError, csv.Error) as error:
-            raise ValueError(f"{path.name}: {error}") from None
+    try:
+        return [made for row in read_table(path) if (made := make(row)) is not None]
+    except (ValueError, KeyError, TypeError, csv.Error) as error:
+        raise ValueError(f"{path.name}: {error}") from None
 
 
 def _said(path: Path, number: dict[str, int]) -> list[Said]:
