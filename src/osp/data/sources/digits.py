@@ -24,14 +24,14 @@ def read() -> tuple[np.ndarray, np.ndarray]:
             return rows[:, :-1], rows[:, -1]
     from sklearn.datasets import load_digits
 
-    from osp.randomness import permutation
-
     pixels, labels = load_digits(return_X_y=True)
     return pixels, labels
 
 
 def load(request: Request) -> tuple[ImageSet, ImageSet | None]:
     """A fixed third of each class is the test set, whatever the seed."""
+    from osp.randomness import permutation
+
     pixels, labels = read()
     images = np.rint(pixels.reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
     labels = labels.astype(np.int64)
