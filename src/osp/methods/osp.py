@@ -150,7 +150,7 @@ class OSP(T2T):
         return {"bank": self.bank.contents()}
 
     def finetuning(self, batch: Batch, step: Step) -> dict[str, Tensor]:
-        """L_ft: the terms of T2T and, from the same features, L_odc; then the bank takes up the step's OOD images."""
+        """Eq. 15, L_ft: L_t2t and, from the same features, L_odc; then the bank takes up the step's OOD images."""
         encoded = self.encode(batch)
         terms = self.t2t_terms(encoded, batch, step) | self.orthogonality_terms(encoded, batch["labeled"].targets, step)
         if self.options.bank_feed in ("iteration", "both"):
@@ -158,7 +158,7 @@ class OSP(T2T):
         return terms
 
     def orthogonality_terms(self, encoded: Encoded, targets: Tensor, step: Step) -> dict[str, Tensor]:
-        """L_odc^l and L_odc^u (Eq. 10) of the anchors for which the bank has a partner."""
+        """Eq. 10, L_odc^l and L_odc^u, of the anchors of both kinds (Eq. 4) that have a partner in the bank."""
         o, classifier, n = self.options, self.net.classifier, len(targets)
         to_prune = encoded.weak if self.weak_graph else encoded.strong
         labeled_logits, its_logits = classifier(encoded.labeled), classifier(to_prune)
@@ -184,7 +184,7 @@ class OSP(T2T):
         }
 
     def partners(self, classes: Tensor, step: Step) -> tuple[Tensor, Tensor]:
-        """An OOD feature for each anchor (Eq. 6): of its class, of any, or a prototype; and whether there is one."""
+        """Eq. 6: an OOD feature for each anchor, of its class, of any, or a prototype; and whether there is one."""
         if self.options.match == "prototype":
             partners = self.prototypes[classes]
             return partners, partners.any(dim=1)
@@ -194,7 +194,7 @@ class OSP(T2T):
         return self.bank.sample(classes, draws)
 
     def feed_bank(self, features: Tensor, rows: Tensor) -> None:
-        """Push the recyclable OOD images among these rows of the pool (Eq. 5)."""
+        """Eq. 5: push the recyclable OOD images among these rows of the pool."""
         with torch.no_grad():
             confidence, predicted = self.net.classifier(features).softmax(dim=1).max(dim=1)
             recyclable = self.aside_rows[rows] & (confidence < self.confidence_limit)
@@ -239,7 +239,7 @@ class OSP(T2T):
         self.after_partition(pool, confidence, predicted)
 
     def after_partition(self, pool: Pool, confidence: Tensor, predicted: Tensor) -> None:
-        """Decide which of the images set aside are recyclable, and fill the bank with them."""
+        """Eq. 5: decide which of the images set aside are recyclable, and fill the bank with them."""
         aside = self.aside_rows.cpu()
         if self.options.recyclable == "quantile":
             limit = ranked(confidence[aside], self.options.recyclable_share, 0.0)

@@ -264,7 +264,7 @@ class T2T(Method):
         return self.pretraining(batch, step) if step.stage.name == "pretrain" else self.finetuning(batch, step)
 
     def pretraining(self, batch: Batch, step: Step) -> dict[str, Tensor]:
-        """L_pre: classes and matching from labelled images, rotations from all unlabelled ones."""
+        """Eq. 13, L_pre: classes and matching from labelled images, rotations from all unlabelled ones."""
         encoded = self.encode(batch)
         terms = self.labeled_terms(encoded.labeled, batch["labeled"].targets, step)
         if self.options.noise:
@@ -274,7 +274,7 @@ class T2T(Method):
         return terms | self.rotation_term(encoded)
 
     def finetuning(self, batch: Batch, step: Step) -> dict[str, Tensor]:
-        """L_t2t."""
+        """Eq. 14, L_t2t."""
         return self.t2t_terms(self.encode(batch), batch, step)
 
     def encode(self, batch: Batch) -> Encoded:
@@ -301,6 +301,7 @@ class T2T(Method):
         return Encoded(known, turned[: len(pool)], turned, others[0], weak, self.net.classifier(weak).detach())
 
     def t2t_terms(self, encoded: Encoded, batch: Batch, step: Step) -> dict[str, Tensor]:
+        """Eq. 14, L_t2t, from encoded images: the unlabelled terms grow with the ramp."""
         o = self.options
         terms = self.labeled_terms(encoded.labeled, batch["labeled"].targets, step)
         strong_logits = self.net.classify(encoded.strong)
@@ -315,13 +316,13 @@ class T2T(Method):
         return terms | self.rotation_term(encoded)
 
     def labeled_terms(self, features: Tensor, targets: Tensor, step: Step) -> dict[str, Tensor]:
-        """L_ce and L_ood^l."""
+        """Eq. 11, L_ce, and L_ood^l."""
         logits = self.net.classify(features)
         matching = labeled_matching_loss(self.matching, features, logits, targets, step.generator("negatives"))
         return {"ce": F.cross_entropy(logits, targets), "matching": matching}
 
     def rotation_term(self, encoded: Encoded) -> dict[str, Tensor]:
-        """L_rot, where images are rotated."""
+        """Eq. 12, L_rot, where images are rotated."""
         if self.rotation_head is None or len(encoded.turned) == len(encoded.pool):
             return {}
         return {"rotation": self.options.rotation_weight * rotation_loss(self.rotation_head(encoded.turned))}
@@ -339,7 +340,7 @@ class T2T(Method):
     # The partition
 
     def refresh(self, step: Step, pool: Pool) -> None:
-        """Score the pool by the averaged weights, where there are any, and cut it in two (Eq. 1)."""
+        """Score the pool by the averaged weights, where there are any, and cut it in two."""
         by_pool = None if self.options.partition_by == "matching" else self.pool_score(step, pool)
 
         def look(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -378,7 +379,7 @@ class T2T(Method):
         return fit(labeled, labels, references, self.task.num_classes)
 
     def partition(self, scores: Tensor) -> None:
-        """Cut the pool by its scores, averaged with those of earlier refreshes.
+        """Eq. 1, g(x): cut the pool by its scores, averaged with those of earlier refreshes.
 
         The cut is where the share of ID images ends that is known or was estimated at the first refresh, before any
         partition had shaped the features; without validation images to estimate it from, or if asked to, it is Otsu's

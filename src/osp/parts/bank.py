@@ -13,7 +13,7 @@ UNKNOWN = 2**62
 
 
 class OODBank(nn.Module):
-    """Class-wise queues B(c) of OOD features, at most `capacity` a class, the newest kept.
+    """Class-wise queues B(c) of recyclable OOD features (Eq. 5), at most `capacity` per class, the newest kept.
 
     Features lie in one table that grows as it fills; a slot table (class × position) points into it. Pushing a batch
     and sampling for a batch of anchors are tensor operations without a loop over samples or classes; the device is
@@ -96,13 +96,13 @@ class OODBank(nn.Module):
 
     @torch.no_grad()
     def sample(self, classes: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """For each anchor's class a uniformly random feature of that class, and whether there was one (else zeros)."""
+        """Eq. 6: a uniformly random o of B(c) for each anchor's class c, and whether there was one (else zeros)."""
         rows, found = self.sample_rows(classes, generator)
         return self._take(rows, found), found
 
     @torch.no_grad()
     def sample_any(self, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """n uniformly random features of the whole bank: the ablation without aliasing matching."""
+        """n uniformly random features of the whole bank: the ablation without aliasing matching (Eq. 6)."""
         pick = _uniform_integers(self.size.expand(n), generator)
         found = (self.size > 0).expand(n)
         return self._take(torch.where(found, pick, 0), found), found

@@ -28,7 +28,7 @@ def labeled_orthogonality_loss(
     temperature: float = 1.0,
     least: float = 0.0,
 ) -> Tensor:
-    """L_odc^l of Eq. 10: mean over labelled anchors of KL(p ‖ p_r) - ln p_r[y].
+    """Eq. 10, L_odc^l: mean over labelled anchors of KL(p ‖ p_r) - ln p_r[y].
 
     The paper writes the second mean per class and outside the class sum; read as one mean over all labelled anchors.
     `least`: see `masked_mean`.
@@ -40,5 +40,5 @@ def labeled_orthogonality_loss(
 def unlabeled_orthogonality_loss(
     logits: Tensor, pruned_logits: Tensor, anchors: Tensor, temperature: float = 1.0, least: float = 0.0
 ) -> Tensor:
-    """L_odc^u of Eq. 10: (1/M) Σ over unlabelled anchors of KL(p ‖ p_r), M read as their number."""
+    """Eq. 10, L_odc^u: (1/M) Σ over unlabelled anchors of KL(p ‖ p_r), M read as their number."""
     return masked_mean(kl_divergence(logits, pruned_logits, temperature), anchors, least)

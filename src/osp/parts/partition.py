@@ -28,7 +28,7 @@ def otsu_from_histogram(counts: Tensor, low: float, high: float) -> float:
 
 
 def otsu_threshold(scores: Tensor) -> float:
-    """Otsu's threshold of scores; of scores that are all equal, that value (so that nothing lies above it).
+    """Otsu's threshold of scores, γ of Eq. 1; of scores that are all equal, that value (so that nothing lies above it).
 
     >>> round(otsu_threshold(torch.tensor([0.0, 0.1, 0.1, 0.9, 1.0])), 2)
     0.1

@@ -1,4 +1,4 @@
-"""Soft orthogonal decomposition (Eq. 7 and 8): take the OOD direction out of a feature."""
+"""Soft orthogonal decomposition (Eq. 7-9): take the OOD direction out of a feature, and predict from the rest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 def prune(features: Tensor, ood_features: Tensor, alpha: float = 0.8) -> Tensor:
-    """z_r = z - α z_b with z_b = (z·o / ‖o‖²) o, the part of z that lies along o (Eq. 8).
+    """Eq. 8: z_r = z - α z_b, where z = z_a + z_b splits z across and along o (Eq. 7): z_b = (z·o / ‖o‖²) o.
 
     Row by row. α = 1 makes the result orthogonal to o, α = 0 changes nothing; the paper softens with 0.8. No gradient
     flows into o; a vanishing o leaves z as it is.
@@ -23,9 +23,10 @@ def prune(features: Tensor, ood_features: Tensor, alpha: float = 0.8) -> Tensor:
 def pruned_logits(
     classifier: nn.Linear, logits: Tensor, features: Tensor, ood_features: Tensor, alpha: float = 0.8
 ) -> Tensor:
-    """F(z_r) = F(z) - α (z·o / ‖o‖²) W o for a linear classifier F(z) = W z + b, whose logits of z are given.
+    """Eq. 9: F(z_r) = F(z) - α (z·o / ‖o‖²) W o for a linear classifier F(z) = W z + b; its softmax is p_r.
 
-    The same as `classifier(prune(features, ood_features, alpha))` without making the pruned features: they are wide.
+    The same as `classifier(prune(features, ood_features, alpha))` from the logits of z, without making the pruned
+    features: they are wide.
     """
     z, ood = _wide(features), _wide(ood_features.detach())
     with torch.autocast(z.device.type, enabled=False):

@@ -23,6 +23,6 @@ def rotate4(images: Tensor) -> Tensor:
 
 
 def rotation_loss(logits: Tensor) -> Tensor:
-    """L_rot: mean cross-entropy of the four rotations, for logits in the order of `rotate4`."""
+    """Eq. 12, L_rot: mean cross-entropy of the four rotations, for logits in the order of `rotate4`."""
     targets = torch.arange(4, device=logits.device).repeat_interleave(len(logits) // 4)
     return F.cross_entropy(logits, targets)
