@@ -2,9 +2,10 @@
 
 import textwrap
 from pathlib import Path
+from typing import Any
 
 from osp import Recipe
-from osp.engine.finish import pool_warnings
+from osp.engine.finish import pool_warnings, unseen_warnings
 from osp.engine.train import train
 
 UNLEARNS = textwrap.dedent(
@@ -48,3 +49,15 @@ def test_a_run_whose_second_stage_unlearns_says_so_in_its_result(tmp_path: Path)
     recipe = Recipe(method=mine, scale="demo", data="digits", steps=120, unlabeled=60, device="cpu")
     result = train(recipe, tmp_path / "run").result
     assert any("more harm than good" in warning for warning in result["warnings"])
+
+
+def test_a_reported_score_that_is_worse_than_simple_ones_on_unseen_kinds_says_so() -> None:
+    def found(pool: float, knn: float, softmax: float) -> dict[str, Any]:
+        scores = {name: {"auroc": value} for name, value in (("pool", pool), ("knn", knn), ("softmax", softmax))}
+        return {"score": "pool", "other_ood": {"uniform": {"auroc": pool, "scores": scores}}}
+
+    (warning,) = unseen_warnings(found(85.0, 99.0, 60.0))
+    assert "on uniform" in warning
+    assert "--set score=knn" in warning
+    assert not unseen_warnings(found(97.5, 99.0, 60.0))
+    assert not unseen_warnings({"score": "pool", "other_ood": {}})

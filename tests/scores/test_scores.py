@@ -290,12 +290,26 @@ def test_scores_that_ask_the_pool_are_those_of_the_part_and_survive_saving(name:
     if expected is None:
         of_pool, of_asked = ([each.score(rows).double() for each in (clusters, neighbors)] for rows in (pool, asked))
         both = [(a - p.mean()) / p.std(correction=0) for a, p in zip(of_asked, of_pool, strict=True)]
+        novelty = [neighbors.score_and_novelty(rows)[1].double() for rows in (pool, asked)]
+        limit = novelty[0].sort().values[int(0.99 * 199)]
+        beyond = ((novelty[1] - limit) / novelty[0].std(correction=0)).clamp(min=0)
         expected = score(asked, NONE, nn.Identity())
-        torch.testing.assert_close(expected.double(), (both[0] + both[1]) / 2, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(expected.double(), (both[0] + both[1]) / 2 + beyond, rtol=1e-4, atol=1e-4)
     assert torch.equal(score(asked, NONE, nn.Identity()), expected)
     again = scores.build(name, 12, 3, **score.config())
     again.load_state_dict(score.state_dict())
     assert torch.equal(again(asked, NONE, nn.Identity()), expected)
+
+
+def test_what_is_unlike_everything_in_the_pool_is_ood_by_that_alone() -> None:
+    """Nearest to a class of all that is there, and far from it: clusters and neighbors are fooled."""
+    draws = torch.Generator().manual_seed(0)
+    near = 0.1 * torch.randn(300, 6, generator=draws)
+    known, others = near[:150] + torch.eye(6)[0], near[150:] + torch.eye(6)[1]
+    score = asking("pool", known[:10], torch.arange(10) % 2, torch.cat([known[10:], others]))
+    strange = torch.eye(6)[0] + 1.5 * torch.eye(6)[5]
+    usual, odd = score(known, NONE, nn.Identity()), score(strange[None], NONE, nn.Identity())
+    assert odd.item() > usual.max().item() + 1
 
 
 @pytest.mark.parametrize("name", ["clusters", "neighbors", "pool"])

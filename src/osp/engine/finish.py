@@ -57,7 +57,8 @@ def write_all(loop: Loop, data: Data, predictions: Predictions, started: float) 
         + idle_warnings(loop)
         + data_warnings(data)
         + pool_warnings(loop.folder.read_metrics(), len(known))
-        + chance_warnings(test.predicted, loop.at.done),
+        + chance_warnings(test.predicted, loop.at.done)
+        + unseen_warnings(found),
     }
     loop.folder.write_result(result)
     loop.folder.forget_previous()
@@ -140,6 +141,25 @@ def pool_warnings(lines: list[dict[str, Any]], images: int) -> list[str]:
         f"validation accuracy was {before:.1f} % in the first stage and is {now:.1f} % at the end: the pool did "
         "more harm than good; compare with --method supervised"
     ]
+
+
+UNSEEN = 2.0
+"""Points of AUROC by which the reported score may be worse than a simple one before it is said."""
+
+
+def unseen_warnings(found: dict[str, Any]) -> list[str]:
+    """A score that asks the pool knows the kinds that the pool holds: is it worse on others than softmax and knn?"""
+    warnings = []
+    for name, each in found["other_ood"].items():
+        simple = {score: each["scores"][score]["auroc"] for score in ("softmax", "knn") if score in each["scores"]}
+        best = max(simple, key=lambda score: simple[score] or 0.0, default=None)
+        mine, other = each["auroc"], simple.get(best) if best is not None else None
+        if mine is not None and other is not None and mine < other - UNSEEN:
+            warnings.append(
+                f"on {name}, which is not in the pool, the reported score {found['score']} has an AUROC of {mine:.1f} "
+                f"and {best} {other:.1f}; for such images: --set score={best}"
+            )
+    return warnings
 
 
 def data_warnings(data: Data) -> list[str]:

@@ -34,11 +34,15 @@ class Neighbors:
         Near 0 if a chain of neighbors leads to a labelled image. Cost: one matrix product with the nodes, never
         quadratic in the pool. Without a pool it is one minus the largest cosine with a labelled image.
         """
+        return self.score_and_novelty(features)[0]
+
+    def score_and_novelty(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """The score, and how far the k-th nearest node is: one minus its cosine."""
         with torch.autocast(features.device.type, enabled=False):  # half precision blurs who is nearest
             similar = embed(features, self.basis) @ self.nodes.T
-        if len(self.values) == 0:
-            return 1 - similar.amax(dim=1)
-        return self.values[similar.topk(min(self.k, len(self.nodes)), dim=1).indices].mean(dim=1)
+        cosines, nearest = similar.topk(min(self.k, len(self.nodes)), dim=1)
+        score = 1 - cosines[:, 0] if len(self.values) == 0 else self.values[nearest].mean(dim=1)
+        return score, 1 - cosines[:, -1]
 
 
 def fit_neighbors(labeled: Tensor, references: Tensor, k: int = 10, rounds: int = 3, dim: int = 64) -> Neighbors:

@@ -1,6 +1,7 @@
 """Both ways of asking the pool, averaged: clusters see its kinds, neighbors its fine structure.
 
-Alone each tells OOD images about equally well, and each errs about others.
+Alone each tells OOD images about equally well, and each errs about others. Neither knows what the pool has never seen:
+an image farther from everything than the pool is from itself is OOD by that alone.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from torch import Tensor
 from osp.parts.clusters import Clusters, fit_clusters
 from osp.parts.neighbors import Neighbors, fit_neighbors
 
+USUAL = 0.99
+"""Share of the pool that is not novel."""
+
 
 @dataclass(frozen=True)
 class PoolAsked:
@@ -21,20 +25,28 @@ class PoolAsked:
     clusters: Clusters
     neighbors: Neighbors
     middle: Tensor
-    """Means of both scores over the pool that they were fitted to, 2."""
+    """Means of both scores over the pool that they were fitted to, and what 99 % of its novelties do not exceed, 3."""
     spread: Tensor
-    """Standard deviations, 2."""
+    """Standard deviations of the three."""
 
     def score(self, features: Tensor) -> Tensor:
-        """((s_c - mean s_c) / std s_c + (s_n - mean s_n) / std s_n) / 2; larger = more OOD."""
-        both = torch.stack([self.clusters.score(features), self.neighbors.score(features)], dim=1)
-        return ((both - self.middle) / self.spread).mean(dim=1)
+        """(ŝ_c + ŝ_n) / 2 + max(n̂, 0); larger = more OOD.
+
+        ŝ = (s - mean) / std of both scores, n̂ = (n - 99th percentile) / std of the distance n to the k-th nearest image
+        of labels and pool.
+        """
+        by_neighbors, novelty = self.neighbors.score_and_novelty(features)
+        columns = torch.stack([self.clusters.score(features), by_neighbors, novelty], dim=1)
+        scaled = (columns - self.middle) / self.spread
+        return scaled[:, :2].mean(dim=1) + scaled[:, 2].clamp(min=0)
 
 
 def ask_pool(labeled: Tensor, labels: Tensor, pool: Tensor, num_classes: int) -> PoolAsked:
     """Fit to features of labelled images with their classes, and of pool images (there may be none)."""
     clusters, neighbors = fit_clusters(labeled, labels, pool, num_classes), fit_neighbors(labeled, pool)
     seen = pool if len(pool) else labeled
-    both = torch.stack([clusters.score(seen), neighbors.score(seen)], dim=1)
-    spread = both.std(dim=0, correction=0).clamp(min=1e-6)
-    return PoolAsked(clusters, neighbors, both.mean(dim=0), spread)
+    by_neighbors, novelty = neighbors.score_and_novelty(seen)
+    columns = torch.stack([clusters.score(seen), by_neighbors, novelty], dim=1)
+    middle = columns.mean(dim=0)
+    middle[2] = novelty.sort().values[int(USUAL * (len(novelty) - 1))]
+    return PoolAsked(clusters, neighbors, middle, columns.std(dim=0, correction=0).clamp(min=1e-6))

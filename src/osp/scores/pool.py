@@ -24,8 +24,8 @@ class BothScore(PoolScore):
         super().__init__(feature_dim, num_classes)
         self.clusters = ClusterScore(feature_dim, num_classes)
         self.neighbors = NeighborScore(feature_dim, num_classes)
-        self.register_buffer("middle", torch.zeros(2))
-        self.register_buffer("spread", torch.ones(2))
+        self.register_buffer("middle", torch.zeros(3))
+        self.register_buffer("spread", torch.ones(3))
 
     def fit_pool(self, features: Tensor, labels: Tensor, pool: Tensor) -> None:
         rows = spread_rows(features)
