@@ -198,7 +198,7 @@ def test_at_a_terminal_a_strange_journal_is_shown_and_asked_about(
     root: Path, answer: str, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = strange(root)
-    monkeypatch.setattr("osp.cli.photos._at_a_terminal", lambda: True)
+    monkeypatch.setattr("osp.cli.sorting._at_a_terminal", lambda: True)
     said = CliRunner().invoke(app, ["sort", "--undo", str(out)], input=f"{answer}\n")
     assert "may not be yours: it comes from another user or machine" in said.output
     assert f"put 10 files into {root / 'pile'}" in said.output

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from osp.cli import bench, export, lists, photos, report, serve, settings, train, verify
+from osp.cli import bench, export, lists, photos, report, serve, settings, sorting, train, verify
 from osp.cli.mistakes import explain
 from osp.cli.text import complain, say
 from osp.errors import UserError
@@ -26,7 +26,7 @@ app = typer.Typer(
 app.command()(train.demo)
 app.command()(photos.fit)
 app.command()(photos.predict)
-app.command()(photos.sort)
+app.command()(sorting.sort)
 app.command()(train.train)
 app.command()(report.report)
 app.command()(serve.serve)
