@@ -40,4 +40,6 @@ def export(
     else:
         runs = list(kept.runs())
     target = Store(user_path(to))
-    say(f"{copy(runs, target)} of {len(runs)} runs are new in {target.root}.")
+    new = copy(runs, target)
+    options.tell_problems(kept, target)
+    say(f"{new} of {len(runs)} runs are new in {target.root}.")

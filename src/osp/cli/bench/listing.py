@@ -92,6 +92,7 @@ def status(
             if states[folder] in ("failed", "damaged"):
                 reason = kept.failure(kept.folder_for(plan)) or "its result or plan is damaged; the next bench mends it"
                 failures.append(f"{folder}: {states[folder]}: {reason}")
+    options.tell_problems(kept)
     if not rows:
         say(f"The store {kept.root} has no runs of these tables.")
         return

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from osp.cli.text import complain
 from osp.errors import UserError, user_path
 
 if TYPE_CHECKING:
@@ -32,6 +33,12 @@ def open_store(path: Path) -> Store:
     from osp.bench.store import Store
 
     return Store(user_path(path).absolute())
+
+
+def tell_problems(*stores: Store) -> None:
+    """Lines of a store that could not be read."""
+    for problem in (each for store in stores for each in store.problems):
+        complain(problem)
 
 
 def choice_of(

@@ -116,8 +116,7 @@ def run(
         shown = measures or (table.grid.measure, *table.grid.also, *_other_measures(table))
         found = fill(kept, table, shown[0], keys)
         show(table, [found.showing(each) for each in shown], target, len(measures), against)
-    for problem in kept.problems:
-        complain(problem)
+    options.tell_problems(kept)
     if stopped:
         complain("Stopped; everything is saved. The same command goes on.")
         raise typer.Exit(130)
