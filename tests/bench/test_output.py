@@ -156,9 +156,15 @@ def test_differences_to_a_row_stand_in_every_form(tmp_path: Path) -> None:
     assert "better on 2 of 4" in page
 
 
-def test_names_are_never_read_as_links_or_commands(tmp_path: Path) -> None:
-    rows = [{"name": "[x](javascript:1)", "method": "supervised"}]
+def test_names_are_never_read_as_formulas_links_or_commands(tmp_path: Path) -> None:
+    names = ["=1+1", "+1", "-1", "@x", "\t=1", " =1", "\r=1", "＝1", "[x](javascript:1)", "\x1b]0;x\x07"]
+    rows = [{"name": name, "method": "supervised"} for name in names]
     report = fill(Store(tmp_path / "store"), expand(grid(methods=(), rows=rows, ratios=(0.3,)), CHOICE))
+    cells = list(csv.reader(io.StringIO(as_csv([report]))))[1:]
+    assert [row[0][0] for row in cells[:5]] == ["'"] * 4 + ["\\"]  # a tab is written out
+    assert not [cell for row in cells for cell in row if cell.lstrip("'").strip()[:1] in ("=", "@") and cell[0] != "'"]
+    assert not [cell for row in cells for cell in row if "\x1b" in cell]
+    assert {row[9] for row in cells} == {""}  # marks: nothing is nothing
     assert "\n| \\[x](javascript:1) |" in markdown([report])
     assert "\n{[}x](javascript:1) &" in latex([report])
 

@@ -17,8 +17,8 @@ from osp.errors import UserError
 from osp.photos.decisions import Decision
 from osp.photos.journal import JOURNAL, TABLE
 from osp.photos.sorting import Action, sort_pile
-from osp.photos.tables import defused
 from osp.photos.undoing import undo
+from osp.tables import defused
 
 ODD_NAMES = [
     "a b.jpg",

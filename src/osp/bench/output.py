@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from osp.bench.numbers import TEST, Filled, Report, budgets, differences, meaning
 from osp.errors import printable
 from osp.files import make_folder, write_text
+from osp.tables import defused
 
 if TYPE_CHECKING:
     import rich.console
@@ -179,7 +180,10 @@ def as_csv(reports: Sequence[Report], base: str | None = None) -> str:
     fields = [key for key in (rows[0] if rows else {}) if key != "values"]
     writer = csv.DictWriter(text, fields, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows({key: _safe(value) for key, value in row.items()} for row in rows)
+    writer.writerows(
+        {key: defused(printable(value)) if isinstance(value, str) else value for key, value in row.items()}
+        for row in rows
+    )
     return text.getvalue()
 
 
@@ -251,8 +255,3 @@ def _tex(text: str) -> str:
     special |= {"[": "{[}"}  # behind the end of a row it would be an argument of that end
     special |= {char: f"\\{char}" for char in "&%$#_{}"}
     return "".join(special.get(char, char) for char in printable(text))
-
-
-def _safe(value: Any) -> Any:
-    """A text that a spreadsheet does not take for a formula."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@" else value

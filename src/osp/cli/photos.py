@@ -260,7 +260,7 @@ def _rows(found: Iterator[Prediction], form: str, names: tuple[str, ...]) -> Ite
         if form == "jsonl":
             print(json.dumps(_fields(each, names)))
         elif form == "csv":
-            from osp.photos.tables import defused
+            from osp.tables import defused
 
             numbers = ("", "", "") if said is None else (said.label, f"{said.probability:.4f}", f"{said.ood_score:.4f}")
             cells = (each.file, *numbers, verdict, each.reason)

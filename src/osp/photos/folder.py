@@ -35,7 +35,7 @@ from osp.photos.decisions import decide
 from osp.photos.doubts import wrong_labels
 from osp.photos.model import ARRAYS, FACTS, PhotoModel
 from osp.photos.reading import Label, Photographs
-from osp.photos.tables import write_table
+from osp.tables import write_table
 
 PILE, LABELS, DOUBTS, TWINS, LEFT_OUT, RESULT, TEST, SAMPLE = (
     "pile.csv",

@@ -39,7 +39,7 @@ from osp.photos.journal import (
 )
 from osp.photos.moving import copy, leaves, move, same_content
 from osp.photos.reaching import Outside, reached
-from osp.photos.tables import defused, fused, write_table
+from osp.tables import defused, fused, write_table
 
 Action = Literal["csv", "link", "copy", "move"]
 ACTIONS: tuple[Action, ...] = ("csv", "link", "copy", "move")

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from osp.errors import UserError, printable
-from osp.photos.tables import read_table
 from osp.report.reading import read_arrays
+from osp.tables import read_table
 
 MODEL, FACTS = "photos.safetensors", "photos.json"
 

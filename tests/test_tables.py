@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osp.photos.tables import defused, fused, read_table, write_table
+from osp.tables import defused, fused, read_table, write_table
 
 ODD = st.one_of(st.text(), st.text(alphabet="'+-=@ \t\nx", max_size=5))
 
