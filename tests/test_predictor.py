@@ -47,7 +47,8 @@ def test_outputs_have_one_row_an_image(run: Run, images: np.ndarray) -> None:
     assert probabilities.shape == (300, 6)
     np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
     assert np.array_equal(probabilities.argmax(axis=1), model.predict(some))
-    np.testing.assert_allclose(model.ood_score(some), 1 - probabilities.max(axis=1), atol=1e-6)
+    np.testing.assert_allclose(model.ood_score(some, "softmax"), 1 - probabilities.max(axis=1), atol=1e-6)
+    assert np.array_equal(model.ood_score(some), model.ood_score(some, "pool"))
     assert model.features(some).shape == (300, 32 * 2 * 2)
     assert all(output.dtype == np.float32 for output in (probabilities, model.ood_score(some), model.features(some)))
 

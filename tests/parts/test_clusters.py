@@ -29,7 +29,13 @@ def test_twenty_rounds_equal_a_loop_over_images_and_centers(monkeypatch: pytest.
     labels = torch.tensor([0, 0, 1, 1, 2, 2])
     starts: list[np.ndarray] = []
     far_apart = clusters._far_apart
-    monkeypatch.setattr(clusters, "_far_apart", lambda *given: (starts.append((f := far_apart(*given)).numpy()), f)[1])
+
+    def noted(classes: Tensor, pool: Tensor, count: int, seed: int) -> Tensor:
+        chosen = far_apart(classes, pool, count, seed)
+        starts.append(chosen.numpy())
+        return chosen
+
+    monkeypatch.setattr(clusters, "_far_apart", noted)
     found = fit_clusters(labeled, labels, pool, 3, num_free=4)
 
     mean = torch.cat([labeled, pool]).double().numpy().mean(axis=0)
