@@ -103,6 +103,18 @@ def test_every_score_can_be_asked_for_after_the_fact(run: Run, images: np.ndarra
 
 def test_a_model_says_what_it_is(run: Run) -> None:
     assert "6 classes: 0, 1, 2, 3, 4, 5" in repr(run.model)
+    assert "fixmatch on digits" in repr(run.model)
+    assert run.model.about["method"] == "fixmatch"
+    assert run.model.about["method_version"] == run.plan.versions["method"]
+
+
+def test_a_model_of_version_0_1_which_says_its_method_s_version_for_its_name_is_loaded(
+    run: Run, tmp_path: Path
+) -> None:
+    tensors, meta = load_checkpoint(run.path / "model.safetensors")
+    about = {"method": "1", "data": "digits", "seed": 0, "osp": "0.1.0", "harness": "1"}
+    save_checkpoint(tmp_path / "old.safetensors", tensors, {**meta, "about": about})
+    assert repr(osp.load(tmp_path / "old.safetensors")).endswith("; digits)")
 
 
 def test_images_of_the_wrong_kind_are_refused(run: Run, images: np.ndarray) -> None:

@@ -35,6 +35,8 @@ _LAZY = {
     "RobustClassifier": "osp.photos.estimator",
 }
 
+_ROOMS = ("data", "methods", "nets", "parts", "scores")
+
 __all__ = [
     "Plan",
     "Predictor",
@@ -52,11 +54,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
-    if name in ("data", "methods", "parts", "nets"):
+    if name in _ROOMS:
         return import_module(f"osp.{name}")
     raise AttributeError(f"module 'osp' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     """What there is to use, loaded or not: `dir(osp)` and completion show it."""
-    return sorted({*globals(), *__all__, "data", "methods", "nets", "parts"})
+    return sorted({*globals(), *__all__, *_ROOMS})

@@ -61,7 +61,7 @@ class Predictor:
         """The OOD score that is reported."""
         self.thresholds: dict[str, float] = {name: float(each["threshold"]) for name, each in meta["scores"].items()}
         self.about: dict[str, Any] = dict(meta.get("about", {}))
-        """What it was trained on and how, in words."""
+        """What it was trained on and how, in words. In files of version 0.1 `method` is the method's version."""
         self._scale = torch.tensor([1 / (255 * each) for each in meta["std"]]).view(1, -1, 1, 1)
         ratios = [mean / std for mean, std in zip(meta["mean"], meta["std"], strict=True)]
         self._offset = -torch.tensor(ratios).view(1, -1, 1, 1)
@@ -131,7 +131,8 @@ class Predictor:
     def __repr__(self) -> str:
         names = ", ".join(self.class_names[:6]) + (", ..." if len(self.class_names) > 6 else "")
         size = "×".join(map(str, self.shape))
-        trained = " ".join(str(self.about[key]) for key in ("method", "data") if key in self.about)
+        words = [str(self.about[key]) for key in ("method", "data") if key in self.about]
+        trained = " on ".join(words if "method_version" in self.about else words[-1:])
         return f"Predictor({len(self.class_names)} classes: {names}; images {size}; score {self.score}; {trained})"
 
 
@@ -158,13 +159,19 @@ def save_predictor(
         "score": evaluation.reported,
         "scores": {name: {"config": score.config(), "threshold": limits[name]} for name, score in kept.items()},
         "method_file": plan.method if plan.method_content is not None else None,
-        "about": {"method": plan.method_name, "data": plan.data, "seed": plan.seed, **plan.versions},
+        "about": about(plan),
     }
     with evaluation.reported_weights():
         tensors = prefixed("encoder", net.encoder.state_dict()) | prefixed("classifier", net.classifier.state_dict())
         for name, score in kept.items():
             tensors |= prefixed(f"scores/{name}", score.state_dict())
         save_checkpoint(path, tensors, meta)
+
+
+def about(plan: Plan) -> dict[str, Any]:
+    """What a model was trained on and how, in words."""
+    versions = {"method_version" if key == "method" else key: value for key, value in plan.versions.items()}
+    return {"method": plan.method_name, "data": plan.data, "seed": plan.seed, **versions}
 
 
 LARGEST_SIDE = 4096

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import osp
 import osp.data.sources
 import osp.plugins
+from osp.cli.lists import datasets
 from osp.data.split import make_split, spec_for
 from osp.errors import UserError
 from osp.recipe import make_plan
@@ -69,6 +71,33 @@ def test_a_data_set_is_added_in_one_file(stripes: None, tmp_path: Path) -> None:
     run = osp.train(recipe, tmp_path / "run")
     assert run.result["dataset"] == "stripes"
     assert run.result["accuracy"] > 80  # chance is 50; stripes are told apart without fail
+
+
+def test_the_example_of_the_docs_can_be_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text("utf-8").split("## A data set of your own")[1]
+    code = "\n".join(line for line in page.split("Optional:")[0].splitlines() if line.startswith("    ") or not line)
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "farm.py").write_text(textwrap.dedent(code), "utf-8")
+    monkeypatch.setattr(osp.data.sources, "__path__", [*osp.data.sources.__path__, str(tmp_path / "more")])
+    draws = np.random.default_rng(0)
+    for part, count in (("train", 240), ("test", 60)):
+        np.save(tmp_path / f"{part}-images.npy", draws.integers(0, 256, (count, 3, 8, 8), dtype=np.uint8))
+        np.save(tmp_path / f"{part}-labels.npy", np.arange(count) % 3)
+    recipe = osp.Recipe(data="farm", data_dir=str(tmp_path), method="supervised", network="cnn", steps=2, scale="demo")
+    try:
+        assert osp.train(recipe, tmp_path / "run", progress=False).result["auroc"] is not None
+    finally:
+        sys.modules.pop("osp.data.sources.farm", None)
+
+
+def test_a_set_that_nobody_looked_for_is_not_said_to_be_found(
+    stripes: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    infos = {info.name: info for info in osp.data.describe(tmp_path / "nowhere")}
+    assert infos["stripes"].found is None
+    assert infos["mnist"].found is False
+    datasets(str(tmp_path / "nowhere"))
+    assert "\nstripes       known" in capsys.readouterr().out
 
 
 def announced(monkeypatch: pytest.MonkeyPatch, *points: EntryPoint) -> None:

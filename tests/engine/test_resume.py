@@ -265,7 +265,9 @@ def test_resuming_what_is_no_run_is_refused(tmp_path: Path) -> None:
 
 def test_a_second_start_in_the_same_folder_is_refused(unstopped: Callable[[str], tuple[Recipe, Path]]) -> None:
     recipe, whole = unstopped("supervised")
-    with pytest.raises(UserError, match=r"is not empty\. Continue that run with --resume"):
+    with pytest.raises(
+        UserError, match=r"is not empty\. Continue that run with --resume.*in Python: resume=True, or another out="
+    ):
         run(recipe, whole)
 
 

@@ -21,6 +21,20 @@ from osp.engine.checkpoint import load_checkpoint
 from osp.methods import available
 from osp.runs.folder import RunFolder
 
+
+def test_what_is_no_recipe_is_refused_in_a_sentence() -> None:
+    with pytest.raises(UserError, match=r"not 'osp': osp\.train\(osp\.Recipe\(method='osp'\)\)"):
+        osp.train("osp")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"A recipe is wanted, not None: osp\.train\(osp\.Recipe\(data="):
+        osp.train(None)  # type: ignore[arg-type]
+
+
+def test_what_the_docs_name_is_reachable_from_the_package() -> None:
+    for name in ("data", "methods", "nets", "parts", "scores"):
+        assert name in dir(osp)
+    assert "energy" in osp.scores.available()
+
+
 KEYS = [
     "method",
     "dataset",

@@ -53,6 +53,8 @@ def test_a_scale_sets_steps_network_and_intervals() -> None:
         ({"data": "mnst"}, ["Unknown data set 'mnst'", "Did you mean 'mnist'?"]),
         ({"ood_data": "lsn"}, ["Unknown data set 'lsn'", "Did you mean 'lsun'?"]),
         ({"method": "fixmach"}, ["Unknown method 'fixmach'", "Did you mean 'fixmatch'?"]),
+        ({"method": "fixmatch", "threshold": 0.9}, ["Unknown field 'threshold'", "options={'threshold': 0.9}"]),
+        ({"lr": 0.1, "threshold": 0.9}, ["options={'lr': 0.1}", "Unknown field 'threshold'"]),
         ({"options": {"treshold": 0.9}}, ["no option 'treshold'", "Did you mean 'threshold'?"]),
         ({"options": {"threshold": 1.5}}, ["threshold: 1.5", "less than or equal to 1"]),
         ({"options": {"lr": math.inf}}, ["lr: inf", "finite"]),

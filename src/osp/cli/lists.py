@@ -67,6 +67,8 @@ def _state(info: SourceInfo) -> tuple[str, str, list[str]]:
     notes += [f"problem: {info.problem}"] if info.problem else []
     if info.name in OWN:
         return "yours", "cyan", [*notes, info.how]
+    if info.found is None:
+        return "known", "cyan", [*notes, info.where]
     if info.found:
         return "found", "green", [info.where, *notes]
     return "missing", "yellow", [*notes, f"looked for in {info.where}", *([info.how] if info.how else [])]

@@ -105,7 +105,7 @@ def describe(root: str | os.PathLike[str] | None = None) -> list[SourceInfo]:
     for name in available():
         try:
             look = get(name).look
-            known = SourceInfo(name, True, "known to the program")
+            known = SourceInfo(name, None, "known by name; its file does not say what is there (`look`)")
             infos.append(look(Request(name, folder)) if look else known)
         except UserError as error:
             infos.append(SourceInfo(name=name, found=False, where=str(folder), problem=str(error)))

@@ -62,7 +62,8 @@ class SourceInfo:
     """What `osp datasets` shows of one set."""
 
     name: str
-    found: bool
+    found: bool | None
+    """None: nobody looked."""
     where: str
     """The place where it was found, or where it was looked for."""
     train: int | None = None
@@ -131,7 +132,7 @@ class Source:
     describe: Callable[[Request], Description] | None = None
     """Classes and counts from listings or headers, nothing decoded; left out, the set is loaded and counted."""
     look: Callable[[Request], SourceInfo] | None = None
-    """Say in a moment what is there; left out, nothing is said but that the set is known."""
+    """Say in a moment what is there; left out, nothing is said but that the set has a name."""
     remotes: tuple[Remote, ...] = ()
     """The published files."""
     grey: bool = False

@@ -25,7 +25,7 @@ from osp.engine.progress import Display, Silent
 from osp.engine.records import Records
 from osp.engine.state import has_checkpoint, resume_run
 from osp.engine.trackers import check_trackers, tracked
-from osp.errors import UserError, user_path
+from osp.errors import UserError, short, user_path
 from osp.files import write_text
 from osp.methods.base import Method, Task
 from osp.methods.registry import get, is_file, options_before, without_removed
@@ -77,6 +77,9 @@ def train(
 
     Where torchrun has started several processes, all of them call this and share the run; the first one writes.
     """
+    if not isinstance(recipe, Recipe):
+        example = f"method={recipe!r}" if isinstance(recipe, str) else 'data="digits", method="osp"'
+        raise UserError(f"A recipe is wanted, not {short(recipe)}: osp.train(osp.Recipe({example})).")
     folder = RunFolder(folder_for(recipe, out))
     with distributed.joined():
         display = display if display is not None and distributed.first() else Silent()
@@ -194,7 +197,7 @@ def stored_plan(folder: RunFolder, recipe: Recipe) -> Plan:
         raise UserError(
             f"The run in {folder.path} was started with other options:\n  "
             + "\n  ".join(differing)
-            + "\nResume it without changing them, or start a new run with another --out."
+            + "\nResume it without changing them, or start a new run with another --out (in Python: out=)."
         )
     plan = plan.moved(recipe)
     if (is_file(plan.method) or plan.method_content is not None) and recipe.method is None:

@@ -42,6 +42,11 @@ def get(name: str) -> type[Method]:
     return method
 
 
+def known_options(name: str) -> set[str]:
+    """Names of a method's options; of a file, which is not run for this, those that every method has."""
+    return set((_options(name) or Options).model_fields)
+
+
 def options_before(name: str) -> dict[str, Any]:
     """What a method did before some of its options were there (`Options`); nothing is known of a file."""
     known = _options(name)

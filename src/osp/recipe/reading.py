@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -69,13 +70,16 @@ def read_fields(path: str | Path, what: str = "recipe") -> dict[str, Any]:
     return values
 
 
-def explain(error: ValidationError, model: type[BaseModel], what: str) -> str:
-    """A pydantic error as sentences: the field, the value, what would do."""
+def explain(
+    error: ValidationError, model: type[BaseModel], what: str, hints: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """A pydantic error as sentences: the field, the value, what would do; `hints` for fields that are none."""
     sentences = []
     for problem in error.errors():
         field = str(problem["loc"][0]) if problem["loc"] else what
         if problem["type"] == "extra_forbidden":
-            sentences.append(f"Unknown field {field!r} in the {what}.{suggest(field, model.model_fields)}")
+            hint = hints.get(field) or suggest(field, model.model_fields)
+            sentences.append(f"Unknown field {field!r} in the {what}.{hint}")
             continue
         described = model.model_fields.get(field)
         meaning = f" ({described.description})" if described and described.description else ""

@@ -7,6 +7,7 @@ scale takes effect.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -85,7 +86,7 @@ class Recipe(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise UserError(explain(error, self.__class__, "recipe")) from None
+            raise UserError(explain(error, self.__class__, "recipe", _options_asked(values))) from None
 
     @field_validator("ood_ratio", mode="before")
     @classmethod
@@ -137,6 +138,18 @@ class Recipe(BaseModel):
     def read(cls, path: str | Path) -> Recipe:
         """From a YAML file, which never names code: a method file is given on the command line or in Python."""
         return cls(**without_code(read_fields(path), path))
+
+
+def _options_asked(values: Mapping[str, Any]) -> dict[str, str]:
+    """Of fields that are none, those that are options of the method, and how they are given."""
+    unknown = {key: value for key, value in values.items() if key not in Recipe.model_fields}
+    if not unknown:
+        return {}
+    from osp.methods.registry import known_options
+
+    known = known_options(str(values.get("method") or "osp"))
+    how = " It is an option of the method: options={{{!r}: {}}}."
+    return {key: how.format(key, short(value)) for key, value in unknown.items() if key in known}
 
 
 def without_code(fields: dict[str, Any], path: str | Path) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class RunFolder:
                 if not all(_left_over(entry) for entry in self.path.iterdir()):
                     raise UserError(
                         f"The folder {self.path} is not empty. Continue that run with --resume, or choose another "
-                        "--out."
+                        "--out (in Python: resume=True, or another out=)."
                     )
             parent = next(p for p in [self.path, *self.path.absolute().parents] if p.exists())
         except OSError as error:
