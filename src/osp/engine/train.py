@@ -77,9 +77,7 @@ def train(
 
     Where torchrun has started several processes, all of them call this and share the run; the first one writes.
     """
-    if not isinstance(recipe, Recipe):
-        example = f"method={recipe!r}" if isinstance(recipe, str) else 'data="digits", method="osp"'
-        raise UserError(f"A recipe is wanted, not {short(recipe)}: osp.train(osp.Recipe({example})).")
+    check_recipe(recipe)
     folder = RunFolder(folder_for(recipe, out))
     with distributed.joined():
         display = display if display is not None and distributed.first() else Silent()
@@ -92,6 +90,13 @@ def train(
             check_trackers(plan)
         with process_settings(plan):
             return run_plan(plan, folder, resume, network, display, loading)
+
+
+def check_recipe(given: object) -> None:
+    """Refuse what is no recipe, with an example."""
+    if not isinstance(given, Recipe):
+        example = f"method={given!r}" if isinstance(given, str) else 'data="digits", method="osp"'
+        raise UserError(f"A recipe is wanted, not {short(given)}: osp.train(osp.Recipe({example})).")
 
 
 def decide(
