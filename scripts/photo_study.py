@@ -26,9 +26,8 @@ import numpy as np
 from scipy.stats import ttest_rel  # type: ignore[import-untyped]
 
 from osp.data.folders import list_images
-from osp.evaluate.metrics import detection
+from osp.evaluate.metrics import detection, expected_calibration_error
 from osp.nets.pretrained import efficientnet_lite0
-from osp.photos.estimates import calibration_error
 from osp.photos.features import compute
 from osp.photos.fit import ALONE, better
 from osp.photos.instant import Instant, fit_instant
@@ -87,7 +86,7 @@ def one(
         "instant accuracy by cross-validation": estimate.accuracy if estimate else np.nan,
         "instant AUROC": detection(scores[belongs], scores[~belongs])["auroc"] or 0.0,
         "instant AUROC in the pile": detection(pile_scores[pile_belongs], pile_scores[~pile_belongs])["auroc"] or 0.0,
-        "instant ECE": calibration_error(probabilities, truth) * 100,
+        "instant ECE": expected_calibration_error(np.log(probabilities), truth) or 0.0,
         "known accepted": float((scores[belongs] <= threshold).mean() * 100),
         "foreign accepted": float((scores[~belongs] <= threshold).mean() * 100),
         "foreign accepted by the cut that accepts 95 % of the known test photos": float(

@@ -48,6 +48,15 @@ def first_few(names: Sequence[str], most: int = 5) -> str:
     return "; ".join(names[:most]) + more
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says; its kind where it says nothing.
+
+    >>> first_line(ValueError("no room\\non the device")), first_line(KeyboardInterrupt())
+    ('no room', 'KeyboardInterrupt')
+    """
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 JOINERS = "\u200c\u200d"
 """Invisible, but words of several scripts and many emoji are spelt with them; they move nothing."""
 

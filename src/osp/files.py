@@ -24,7 +24,17 @@ if TYPE_CHECKING:
 PARTIAL = ".partial"
 """Ending of a file that is being written; what a killed process leaves of it may be deleted."""
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_FULL = (*_NO_ROOM, errno.EFBIG)
+
+
+def reason(error: OSError) -> str:
+    """Why something on the disk failed, in words.
+
+    >>> reason(OSError(errno.ENOSPC, "No space left on device")), reason(OSError(errno.EACCES, "Permission denied"))
+    ('the disk is full', 'Permission denied')
+    """
+    return "the disk is full" if error.errno in _NO_ROOM else error.strerror or str(error)
 
 
 def check_writable(folder: Path, option: str = "--out") -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,14 @@ def memory() -> int | None:
 def cores() -> int:
     """Cores this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def processor() -> str:
+    """The kind of processor, as far as the system names it."""
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return platform.processor() or platform.machine()
 
 
 def threads(workers: int, of: int | None = None) -> int:
@@ -62,6 +71,19 @@ def in_gigabytes(count: float) -> str:
     if amount > 1e6:
         return "more than a million GB"
     return f"{amount:,.0f} GB" if amount >= 2 else f"{amount:.1f} GB"
+
+
+def duration(seconds: float) -> str:
+    """In the largest unit that leaves a number above one.
+
+    >>> duration(40), duration(400), duration(40000), duration(4e6)
+    ('40 s', '7 min', '11.1 h', '46.3 days')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
 
 
 def _number(path: Path) -> int | None:

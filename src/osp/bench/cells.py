@@ -102,13 +102,9 @@ def check_names(grid: Grid, choice: Choice) -> None:
             raise UserError(f"--ratios: {ratio:g} will not do; shares of OOD images lie between 0 and 1.")
     for entry in grid.entries:
         method = str(entry.fields.get("method", entry.name))
-        near = [*available(), *PLANNED]
+        near = available()
         if not entry.published and method not in near and not is_file(method):
             raise UserError(f"{grid.name}: unknown method {method!r} in the row {entry.name!r}.{suggest(method, near)}")
-
-
-PLANNED = ("dac",)
-"""Methods of our own tables that may be missing from an installation; their cells then say so."""
 
 
 def chosen_rows(grid: Grid, choice: Choice) -> list[Entry]:
@@ -172,8 +168,6 @@ def make_cell(grid: Grid, choice: Choice, entry: Entry, column: str, column_fiel
     try:
         recipe, plan, smaller = fitted(Recipe(**{**fields, "seed": choice.seeds[0]}), length)
     except UserError as error:
-        if entry.fields.get("method") in PLANNED and "Unknown method" in str(error):
-            return Cell(entry.name, column, (), (), paper, problem="method not installed")
         raise UserError(f"{grid.name}, {entry.name}, {column}: {error}") from None
     recipes = tuple(recipe.changed(seed=seed) for seed in choice.seeds)
     plans = tuple(plan.changed(seed=each.seed, recipe=each.asked()) for each in recipes)  # nothing else depends on it

@@ -77,16 +77,3 @@ def seconds_per_image(plan: Plan) -> float:
     finally:
         torch.set_num_threads(threads)
     return min(taken) / len(batch)
-
-
-def duration(seconds: float) -> str:
-    """In the largest unit that leaves a number above one.
-
-    >>> duration(40), duration(400), duration(40000), duration(4e6)
-    ('40 s', '7 min', '11.1 h', '46.3 days')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"

@@ -19,7 +19,7 @@ from osp.bench.node import Returned, carry_out, proof_in, take_in
 from osp.bench.run import Ended
 from osp.bench.store import Store
 from osp.bench.worker import LOST, STOPPED
-from osp.errors import UserError
+from osp.errors import UserError, first_line
 from osp.version import HARNESS_VERSION
 
 ANSWER = 5.0
@@ -137,7 +137,3 @@ def check_answers(address: str) -> None:
         raise UserError(f"--ray {address}: no Ray answers there ({reason}).") from None
     if len(answer) < 4 or answer[3] != 4:  # a server of this protocol begins with its settings
         raise UserError(f"--ray {address}: something answers there, but it is no Ray.")
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -22,7 +22,7 @@ import torch
 
 from osp.bench.workload import CASES, FORMS, AsPublished, Bare, Case, Ours
 from osp.errors import UserError
-from osp.machine import python
+from osp.machine import processor, python
 from osp.recipe.plan import default_steps
 
 Say = Callable[[str], None]
@@ -147,13 +147,9 @@ def most_memory() -> float:
 
 
 def machine() -> dict[str, Any]:
-    model = platform.processor()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        lines = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
-        model = lines[0].split(":", 1)[1].strip() if lines else model
+    """What the measurements were made with."""
     return {
-        "processor": model,
+        "processor": processor(),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,

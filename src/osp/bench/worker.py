@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from osp.errors import UserError
+from osp.machine import processor
 
 DONE, FAILED, ELSEWHERE, LOST, FOUND, STOPPED = 0, 2, 75, 76, 77, 130
 """How a run ended: finished; failed; another process is at it; its node is gone; another process had finished it before
@@ -155,12 +156,8 @@ def machine() -> dict[str, Any]:
 
     import torch
 
-    kind = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        kind = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {"processor": kind, "cores": os.cpu_count(), "gpu": gpu, "system": platform.system()}
+    return {"processor": processor(), "cores": os.cpu_count(), "gpu": gpu, "system": platform.system()}
 
 
 if __name__ == "__main__":

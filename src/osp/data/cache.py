@@ -7,7 +7,6 @@ entry does not exist and is made anew. Its name holds what it was made from, so 
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from osp.errors import UserError, user_path
-from osp.files import locked, replace
+from osp.files import locked, reason, replace
 
 VERSION = 1
 """Raised when the way images are decoded or resized changes, so that old entries are made anew."""
@@ -105,9 +104,8 @@ def cached(
                 _drop_others(folder, stem, keep=array.stem)
                 found = _open(array, notes, row_shape)
     except OSError as error:
-        reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
         raise UserError(
-            f"Decoded images cannot be kept in {folder}: {reason}. Set OSP_CACHE to a folder with room."
+            f"Decoded images cannot be kept in {folder}: {reason(error)}. Set OSP_CACHE to a folder with room."
         ) from None
     if found is None:
         raise UserError(f"Decoded images in {folder} cannot be read back. Set OSP_CACHE to another folder.")

@@ -70,15 +70,12 @@ def unprefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def load_state(module: nn.Module, tensors: dict[str, Tensor], source: Path, may_lack: tuple[str, ...] = ()) -> None:
-    """Copy saved tensors into a module; buffers take the saved size, parameters must have it.
-
-    Names that begin with one of `may_lack` may be missing: a file of a trained model leaves training state out.
-    """
+def load_state(module: nn.Module, tensors: dict[str, Tensor], source: Path) -> None:
+    """Copy saved tensors into a module; buffers take the saved size, parameters must have it."""
     parameters = dict(module.named_parameters(remove_duplicate=False))
     buffers = dict(module.named_buffers(remove_duplicate=False))
     expected = set(module.state_dict())
-    if missing := sorted(name for name in expected - set(tensors) if not name.startswith(may_lack)):
+    if missing := sorted(expected - set(tensors)):
         raise UserError(f"{source} lacks {missing[0]!r}: it was made with another network, method or version.")
     for name, value in tensors.items():
         if name in parameters:

@@ -140,7 +140,7 @@ class Live(Silent):
         done, total = self._speed.done, self._speed.total
         numbers = [f"{done:,}/{total:,}"]
         if (left := self._speed.left()) is not None:
-            numbers.append(f"{duration(left)} left")
+            numbers.append(f"{clock(left)} left")
         if (accuracy := self._measured.get("val_accuracy")) is not None:
             numbers.append(f"val {accuracy:.1f} %")
         right = dot.join(numbers)
@@ -179,7 +179,7 @@ class Plain(Silent):
         if due or (self._unended and done >= total):  # what has been announced is also seen to end
             self._loaded, self._unended = now, done < total
             left = self._pace.left() if done < total else None
-            rest = "" if left is None else f"{dot_of(getattr(sys.stderr, 'encoding', None))}{duration(left)} left"
+            rest = "" if left is None else f"{dot_of(getattr(sys.stderr, 'encoding', None))}{clock(left)} left"
             self.say(f"{text}: {done:,}/{total:,}{rest}")
 
     def begin(self, total: int, done: int) -> None:
@@ -196,7 +196,7 @@ class Plain(Silent):
         self._last = now
         left = self._speed.left()
         dot = dot_of(getattr(sys.stderr, "encoding", None))
-        rest = "" if left is None else f"{duration(left)} left{dot}"
+        rest = "" if left is None else f"{clock(left)} left{dot}"
         self.say(f"{stage} {done}/{self._speed.total}{dot}{rest}{brief(values, dot)}")
 
     def say(self, text: str) -> None:
@@ -234,9 +234,10 @@ def brief(values: Mapping[str, float], dot: str = " · ") -> str:
     return dot.join(f"{printable(name)} {value:.4g}" for name, value in values.items())
 
 
-def duration(seconds: float) -> str:
-    """
-    >>> duration(5), duration(65), duration(7265)
+def clock(seconds: float) -> str:
+    """Time left, counted down to the second.
+
+    >>> clock(5), clock(65), clock(7265)
     ('5 s', '1:05', '2:01:05')
     """
     whole = round(seconds)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from osp.distributed import first
-from osp.errors import UserError
+from osp.errors import UserError, first_line
 from osp.files import write_text
 from osp.recipe import Plan
 from osp.recipe.recipe import ONLINE
@@ -180,8 +180,7 @@ class Trackers:
             yield
         except Exception as error:  # of whatever kind: a training must not end by its observer
             self._open.pop(name, None)
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            self._say(f"{name} gets no more numbers ({reason}); metrics.jsonl has them all.")
+            self._say(f"{name} gets no more numbers ({first_line(error)}); metrics.jsonl has them all.")
 
 
 @contextlib.contextmanager

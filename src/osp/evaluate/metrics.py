@@ -8,6 +8,13 @@ from statistics import NormalDist
 import numpy as np
 
 
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """p_c = exp f_c / Σ_k exp f_k, along the last axis."""
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    shares: np.ndarray = powers / powers.sum(axis=-1, keepdims=True)
+    return shares
+
+
 def accuracy(logits: np.ndarray, targets: np.ndarray) -> float | None:
     """Percent of images whose largest logit is their class; None without images."""
     return float((logits.argmax(axis=1) == targets).mean() * 100) if len(targets) else None

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from osp.errors import UserError, printable, user_path
+from osp.errors import UserError, first_line, printable, user_path
 from osp.nets.pretrained import Backbone
 
 PREFIX = "hf:"
@@ -288,5 +288,4 @@ def _license(folder: Path, known_as: str) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return printable(lines[0].rstrip(".")[:300]) if lines else type(error).__name__
+    return printable(first_line(error).rstrip(".")[:300])

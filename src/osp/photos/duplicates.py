@@ -9,7 +9,7 @@ a low quality than between two images of the same kind.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,15 +40,6 @@ class Duplicates:
     def in_both(self) -> tuple[Twins, ...]:
         """Labelled images that also lie in the pile."""
         return tuple(group for group in self.groups if group.labeled and group.pile)
-
-    @property
-    def within_pile(self) -> tuple[Twins, ...]:
-        """Images that lie in the pile more than once."""
-        return tuple(group for group in self.groups if len(group.pile) > 1)
-
-    def contradictions(self, labels: Sequence[int] | np.ndarray) -> tuple[Twins, ...]:
-        """The same image sorted into different classes."""
-        return tuple(group for group in self.groups if len({int(labels[i]) for i in group.labeled}) > 1)
 
     def pile_once(self, size: int) -> np.ndarray:
         """Positions in a pile of this size, each image counted once and those that are labelled not at all."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from osp.evaluate.metrics import detection
+from osp.evaluate.metrics import detection, expected_calibration_error, wilson_interval
 
 FOLDS = 5
 
@@ -66,20 +65,21 @@ def estimate_of(
     held = np.flatnonzero(folds >= 0)
     right = logits.argmax(axis=1) == labels
     per_class = [right[held][labels[held] == c].mean() for c in range(classes) if (labels[held] == c).any()]
-    probabilities = np.empty((len(held), classes))
+    calibrated = np.empty((len(held), classes))
     for part in range(2):  # the temperature of one half comes from the other
         use, rest = held[part::2], held[1 - part :: 2]
         temperature = fit_temperature(logits[rest], labels[rest], balance[rest])
-        probabilities[part::2] = softmax(logits[use] / temperature)
-    low, high = wilson(int(right[held].sum()), len(held))
+        calibrated[part::2] = logits[use] / temperature
+    accuracy = float(right[held].mean() * 100)
+    low, high = wilson_interval(accuracy, len(held))
     return Estimate(
         images=len(held),
         correct=int(right[held].sum()),
-        accuracy=float(right[held].mean() * 100),
-        low=low * 100,
-        high=high * 100,
+        accuracy=accuracy,
+        low=low,
+        high=high,
         balanced_accuracy=float(np.mean(per_class) * 100),
-        ece=calibration_error(probabilities, labels[held]) * 100,
+        ece=expected_calibration_error(calibrated, labels[held]) or 0.0,
     )
 
 
@@ -88,12 +88,13 @@ def tested(predicted: np.ndarray, truth: np.ndarray, scores: np.ndarray, limit: 
     rightly, and how well those are told from them by OOD score and threshold."""
     known = truth >= 0
     right, classes = predicted[known] == truth[known], truth[known]
-    low, high = wilson(int(right.sum()), len(right))
+    accuracy = float(right.mean() * 100)
+    low, high = wilson_interval(accuracy, len(right))
     found: dict[str, Any] = {
         "images": len(right),
-        "accuracy": float(right.mean() * 100),
-        "low": low * 100,
-        "high": high * 100,
+        "accuracy": accuracy,
+        "low": low,
+        "high": high,
         "balanced_accuracy": float(np.mean([right[classes == c].mean() for c in np.unique(classes)]) * 100),
         "known_accepted": float((scores[known] <= limit).mean() * 100),
     }
@@ -102,34 +103,6 @@ def tested(predicted: np.ndarray, truth: np.ndarray, scores: np.ndarray, limit: 
         found["foreign_accepted"] = float((scores[~known] <= limit).mean() * 100)
         found["auroc"] = detection(scores[known], scores[~known])["auroc"]
     return found
-
-
-def wilson(successes: int, trials: int, z: float = 1.959964) -> tuple[float, float]:
-    """Wilson's interval of a share (95 % by default).
-
-    >>> tuple(round(limit, 3) for limit in wilson(9, 10))
-    (0.596, 0.982)
-    """
-    if not trials:
-        return 0.0, 1.0
-    share = successes / trials
-    middle = share + z * z / (2 * trials)
-    spread = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
-    scale = 1 + z * z / trials
-    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
-
-
-def calibration_error(probabilities: np.ndarray, labels: np.ndarray, bins: int = 15) -> float:
-    """Expected calibration error: mean over images of |accuracy - mean confidence| of their bin of confidence.
-
-    >>> calibration_error(np.array([[0.9, 0.1], [0.9, 0.1]]), np.array([0, 1]))  # right half of the time, 90 % sure
-    0.4
-    """
-    confidence = probabilities.max(axis=1)
-    right = probabilities.argmax(axis=1) == labels
-    place = np.minimum((confidence * bins).astype(int), bins - 1)
-    gaps = [abs(float((right[place == b] - confidence[place == b]).sum())) for b in np.unique(place)]
-    return float(sum(gaps) / len(labels))
 
 
 def weighted_quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
@@ -142,10 +115,3 @@ def weighted_quantile(values: np.ndarray, weights: np.ndarray, share: float) -> 
     reached = np.cumsum(weights[order].astype(np.float64))
     place = int(np.searchsorted(reached, share * reached[-1] * (1 - 1e-9)))
     return float(values[order][min(place, len(values) - 1)])
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Along the last axis."""
-    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    shares: np.ndarray = powers / powers.sum(axis=-1, keepdims=True)
-    return shares

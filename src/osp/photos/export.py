@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from osp.errors import UserError, suggest
+from osp.errors import UserError, first_line, suggest
 from osp.files import write_bytes
 from osp.nets.registry import find
 from osp.photos.graph import InstantNet
@@ -223,8 +223,7 @@ def _trace(made: Exportable) -> torch.export.ExportedProgram:
         try:
             return torch.export.export(made.module, example, dynamic_shapes=shapes, strict=strict)
         except Exception as error:  # whatever somebody's module or score does
-            lines = str(error).strip().splitlines()
-            reason = reason or f"{type(error).__name__}: {lines[0] if lines else ''}"
+            reason = reason or f"{type(error).__name__}: {first_line(error)}"
     raise UserError(
         f"The model with the OOD score {made.facts['score']!r} cannot be exported ({reason}). Choose another score, "
         "such as softmax."
@@ -257,10 +256,9 @@ def _onnx(traced: torch.export.ExportedProgram, made: Exportable, images: np.nda
         content: bytes = proto.SerializeToString()
         session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     except Exception as error:
-        lines = str(error).strip().splitlines()
         raise UserError(
             f"ONNX has no way to say what the OOD score {made.facts['score']!r} or the network does "
-            f"({type(error).__name__}: {lines[0] if lines else ''}). Choose another score, or export a torch program."
+            f"({type(error).__name__}: {first_line(error)}). Choose another score, or export a torch program."
         ) from None
     _check(made, images, lambda part: tuple(session.run(list(OUTPUTS), {"images": part})), "ONNX file")
     return content

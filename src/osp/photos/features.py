@@ -12,14 +12,13 @@ file's content alone.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import mmap
 import os
 import stat
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,13 +29,12 @@ from torch import Tensor
 
 from osp.data import cache
 from osp.data.decode_pool import decode_all
+from osp.data.source import Progress
 from osp.data.views import Augmenter
 from osp.data.views.augmenter import Plan
 from osp.errors import UserError, suggest
-from osp.files import locked
+from osp.files import locked, reason
 from osp.nets.pretrained import Backbone
-
-Progress = Callable[[int, int, str], None]
 
 VIEWS = ("plain", "flip", "weak", "weak2", "strong", "strong2")
 VERSION = 1
@@ -138,9 +136,8 @@ def compute(
         _fill(paths, keys, reasons, stores, backbone, progress)
         places = {view: (store.rows(), store.places) for view, store in stores.items()}
     except OSError as error:
-        reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
         raise UserError(
-            f"Features cannot be kept in {folder}: {reason}. Set OSP_CACHE to a folder with room."
+            f"Features cannot be kept in {folder}: {reason(error)}. Set OSP_CACHE to a folder with room."
         ) from None
     kept = [i for i, key in enumerate(keys) if key is not None and i not in reasons]
     known = [keys[i] or b"" for i in kept]
@@ -298,8 +295,8 @@ def _fill(
     for images, skipped in decode_all([paths[i] for i in todo], backbone.size):
         span = range(done, done + len(images) + len(skipped))
         done = span.stop
-        for position, reason in skipped:
-            failed[keys[todo[position]] or b""] = reason
+        for position, why in skipped:
+            failed[keys[todo[position]] or b""] = why
         missed = {position for position, _ in skipped}
         here = [todo[position] for position in span if position not in missed]
         for row, i in enumerate(here):

@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from osp.data.source import Progress
 from osp.errors import UserError, printable, user_path
 from osp.files import check_writable
 from osp.methods.registry import get
 from osp.nets.pretrained import Backbone
 from osp.photos.backbones import open_backbone
 from osp.photos.estimates import tested
-from osp.photos.features import Progress, Rows, compute
+from osp.photos.features import Rows, compute
 from osp.photos.folder import check_free, labels_of, result_of, write_fit
 from osp.photos.instant import Instant, fit_instant
 from osp.photos.model import PhotoModel

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from osp.errors import UserError
+from osp.evaluate.metrics import softmax
 from osp.photos.cut import known_share, threshold
-from osp.photos.estimates import Estimate, estimate_of, fit_temperature, folds_of, log_loss, softmax
+from osp.photos.estimates import Estimate, estimate_of, fit_temperature, folds_of, log_loss
 
 if TYPE_CHECKING:
     from osp.photos.features import Rows

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from osp.errors import UserError, printable
-from osp.files import NO_LINK, open_at_end
+from osp.files import NO_LINK, open_at_end, reason
 from osp.photos.origin import mark, user_key
 from osp.photos.reaching import Outside, can_be_named, parts_of
 
@@ -208,8 +208,3 @@ def origin_of(source: str, roots: list[str]) -> tuple[str, str]:
         if _below(source, root) and source != root:
             return root, os.path.relpath(source, root)
     raise Outside(f"the journal names {printable(source)}, which is outside the pile")
-
-
-def reason(error: OSError) -> str:
-    """Why something on the disk failed, in words."""
-    return "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from osp.data.source import Progress
 from osp.data.split import Split
 from osp.data.view_source import FeatureViews
 from osp.engine.batches import Feed
@@ -26,11 +27,12 @@ from osp.engine.progress import Silent
 from osp.engine.records import Records
 from osp.engine.signals import Interrupted
 from osp.engine.train import build_method
+from osp.evaluate.metrics import softmax
 from osp.methods.base import Method, Task
 from osp.methods.registry import get
 from osp.nets.adapter import Adapter
-from osp.photos.estimates import estimate_of, fit_temperature, folds_of, softmax
-from osp.photos.features import VIEWS, Progress
+from osp.photos.estimates import estimate_of, fit_temperature, folds_of
+from osp.photos.features import VIEWS
 from osp.photos.instant import Adapter as Learned
 from osp.photos.instant import Instant, fit_head
 from osp.randomness import key_to_seed

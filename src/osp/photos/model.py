@@ -19,13 +19,13 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
 from osp.data.decode_pool import decode_all
+from osp.data.source import Progress
 from osp.errors import UserError, printable
 from osp.files import replace
 from osp.nets.pretrained import Backbone
 from osp.photos.backbones import open_backbone
 from osp.photos.decisions import Decision
 from osp.photos.estimates import Estimate
-from osp.photos.features import Progress
 from osp.photos.instant import Adapter, Instant
 
 ARRAYS, FACTS = "photos.safetensors", "photos.json"

@@ -13,12 +13,14 @@ import numpy as np
 
 from osp.data.decode_pool import decode_all
 from osp.data.folders import walk
+from osp.data.source import Progress
 from osp.errors import UserError, user_path
+from osp.evaluate.metrics import softmax
 from osp.evaluate.predictions import Group, Predictions
 from osp.photos.decisions import Decision, decide
 from osp.photos.doubts import next_to_label
-from osp.photos.estimates import fit_temperature, softmax, tested, weighted_quantile
-from osp.photos.features import Progress, Rows, compute
+from osp.photos.estimates import fit_temperature, tested, weighted_quantile
+from osp.photos.features import Rows, compute
 from osp.photos.folder import LABELS, RESULT, labels_of, result_of
 from osp.photos.model import FACTS, PhotoModel, Prediction, load_model
 from osp.photos.reading import Listed

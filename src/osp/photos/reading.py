@@ -11,10 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from osp.data.folders import Found, list_classes, seen_in, walk
+from osp.data.source import Progress
 from osp.errors import UserError, first_few
 from osp.nets.pretrained import Backbone
 from osp.photos.duplicates import Duplicates, Twins, find_duplicates
-from osp.photos.features import Features, Progress, compute
+from osp.photos.features import Features, compute
 
 
 class Label(NamedTuple):

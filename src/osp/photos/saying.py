@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from osp.data.source import Progress
+from osp.machine import duration
 from osp.photos.estimates import Estimate
-from osp.photos.features import Progress
 from osp.photos.reading import Listed
 
 FEW = 30
@@ -63,19 +64,11 @@ def with_time_left(progress: Progress | None, say: Callable[[str], None]) -> Pro
         if not told and text.startswith("Features") and passed > 3 and first < done < total:  # not while files are read
             told = True
             left = passed * (total - done) / (done - first)
-            say(f"{total:,} photos are new; about {_duration(left)} to go. Stopping loses nothing: start it again.")
+            say(f"{total:,} photos are new; about {duration(left)} to go. Stopping loses nothing: start it again.")
         if progress is not None:
             progress(done, total, text)
 
     return report
-
-
-def _duration(seconds: float) -> str:
-    """
-    >>> _duration(7), _duration(200)
-    ('7 seconds', '3 minutes')
-    """
-    return f"{seconds:.0f} seconds" if seconds < 90 else f"{seconds / 60:.0f} minutes"
 
 
 def in_words(estimate: Estimate | None) -> str:

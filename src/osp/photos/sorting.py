@@ -17,12 +17,13 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from osp.errors import UserError, printable, suggest
+from osp.files import reason
 from osp.photos.class_folders import class_folders
 from osp.photos.decisions import Decision
 from osp.photos.journal import (
@@ -35,15 +36,16 @@ from osp.photos.journal import (
     origin_of,
     placed,
     read_journal,
-    reason,
 )
 from osp.photos.moving import copy, leaves, move, same_content
 from osp.photos.reaching import Outside, reached
 from osp.tables import defused, fused, write_table
 
+if TYPE_CHECKING:
+    from osp.data.source import Progress
+
 Action = Literal["csv", "link", "copy", "move"]
 ACTIONS: tuple[Action, ...] = ("csv", "link", "copy", "move")
-Progress = Callable[[int, int, str], None]
 
 COLUMNS = ("file", "class", "probability", "ood_score", "decision", "place")
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from osp.errors import printable
-from osp.files import PARTIAL
-from osp.photos.journal import JOURNAL, TABLE, Entries, check_origin, origin_of, placed, read_journal, reason
+from osp.files import PARTIAL, reason
+from osp.photos.journal import JOURNAL, TABLE, Entries, check_origin, origin_of, placed, read_journal
 from osp.photos.moving import leaves, move, partial_of, same_content
 from osp.photos.reaching import Outside, Place, reached
 
-Progress = Callable[[int, int, str], None]
+if TYPE_CHECKING:
+    from osp.data.source import Progress
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from osp.evaluate.metrics import softmax
 from osp.evaluate.predictions import Group, PoolPredictions, Predictions
 from osp.report import gallery
 from osp.report.gallery import Gallery, Shot, both_ends, percent, taken_for
@@ -73,7 +74,7 @@ def _mistakes(predictions: Predictions, names: tuple[str, ...], most: int) -> Im
     test = predictions.groups["test"]
     if test.targets is None or not len(test):
         return []
-    confidence = _softmax(test.logits).max(axis=1)
+    confidence = softmax(test.logits).max(axis=1)
     wrong = np.flatnonzero(test.predicted != test.targets)
     order = wrong[np.argsort(-confidence[wrong], kind="stable")][:most]
     shots = [
@@ -119,12 +120,6 @@ def doubtful(features: np.ndarray, targets: np.ndarray) -> np.ndarray:
 
 def _targets(groups: list[Group]) -> np.ndarray:
     return np.concatenate([group.targets for group in groups if group.targets is not None])
-
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-    probabilities: np.ndarray = powers / powers.sum(axis=1, keepdims=True)
-    return probabilities
 
 
 def _of_pool(pool: PoolPredictions, row: int) -> Row:

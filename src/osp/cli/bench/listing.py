@@ -27,8 +27,9 @@ def list_tables(
     Example: `osp bench list --scale demo --datasets digits --seeds 0-4`
     """
     from osp.bench.cells import expand
-    from osp.bench.expected import Expected, duration
+    from osp.bench.expected import Expected
     from osp.bench.grid import find_grid, names
+    from osp.machine import duration
 
     kept = options.open_store(store)
     expected = Expected(kept)
@@ -64,9 +65,10 @@ def status(
     Example: `osp bench status table1 --scale demo --datasets digits --seeds 0-1`
     """
     from osp.bench.cells import expand
-    from osp.bench.expected import Expected, duration
+    from osp.bench.expected import Expected
     from osp.bench.grid import find_grid
     from osp.bench.grid import names as all_names
+    from osp.machine import duration
 
     kept = options.open_store(store)
     expected = Expected(kept)
@@ -102,7 +104,8 @@ def status(
 
 
 def list_runs(store: Store, tables: list[Table], jobs: int) -> None:
-    from osp.bench.expected import Expected, duration
+    from osp.bench.expected import Expected
+    from osp.machine import duration
 
     plans = {store.folder_for(plan).path.name: plan for table in tables for plan in table.plans}
     states = {name: store.status(plan) for name, plan in plans.items()}

@@ -155,8 +155,9 @@ def _missing(store: Store, tables: list[Table], keys: KeyCache) -> list[Job]:
 
 def _carry_out(store: Store, wanted: list[Job], where: Where) -> Outcome:
     """Run what is missing, and say what failed."""
-    from osp.bench.expected import Expected, duration
+    from osp.bench.expected import Expected
     from osp.bench.run import run_jobs
+    from osp.machine import duration
 
     expected = Expected(store)
     with _machines(store, wanted, where) as (machines, at_a_time):

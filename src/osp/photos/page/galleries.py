@@ -12,9 +12,6 @@ from osp.report import gallery
 from osp.report.gallery import Gallery, Shot, both_ends, percent, taken_for
 
 MOST, MOST_BY_SCORE = 24, 16
-FOREIGN = -1
-"""Stands for a class where a photo is called foreign."""
-
 
 Photos = list[Gallery[str]]
 """Each found by its file."""
