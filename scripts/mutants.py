@@ -39,7 +39,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 FAMILIES = ROOT / "scripts" / "mutants"
-COPIED = ("src", "tests", "scripts", "docs", "README.md", "pyproject.toml")
+COPIED = ("src", "tests", "scripts", "docs", "conftest.py", "CONTRIBUTING.md", "README.md", "pyproject.toml")
 NOTICED = ("killed", "hung")
 OUTPUT = "pytest-output.txt"
 FORKS = get_context("forkserver")

@@ -1,4 +1,4 @@
-"""Real image sets for the tests, and folders of their own for everything the package would keep in the user's."""
+"""Real image sets for the tests."""
 
 from __future__ import annotations
 
@@ -32,16 +32,6 @@ def _shared(name: str) -> Path:
     folder = Path(tempfile.gettempdir()) / f"osp-test-{name}-{user}"
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
-
-
-@pytest.fixture(autouse=True)
-def _own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test touches the user's cache, state, data or network."""
-    base = tmp_path_factory.getbasetemp()
-    monkeypatch.setenv("OSP_CACHE", str(base / "osp-cache"))
-    monkeypatch.setenv("XDG_STATE_HOME", str(base / "osp-state"))
-    monkeypatch.setenv("OSP_MIRROR", "http://127.0.0.1:9")  # nobody answers there
-    monkeypatch.delenv("OSP_DATA", raising=False)
 
 
 @pytest.fixture

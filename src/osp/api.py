@@ -24,11 +24,34 @@ def train(
     display: Display | None = None,
     loading: Any = None,
 ) -> engine.Run:
-    """Train what the recipe describes, in the folder `out` (by default runs/<data>-<method>-...).
+    """Train what the recipe describes, and keep everything of the run in one folder.
 
-    `resume=True` continues the run in that folder; a finished one is returned as it is. `network` replaces the
-    recipe's network by a torch module of your own that turns images into feature vectors. Progress is shown on
-    stderr unless `progress=False`; `display` and `loading` replace what shows it (`osp.engine.progress`).
+    Parameters
+    ----------
+    recipe : what to train; all that it leaves open is decided here and kept as `Run.plan`.
+    out : a new or empty folder; by default runs/<data>-<method>-...
+    resume : continue the run in `out`, bit for bit on the CPU; a finished one is returned as it is.
+    network : a torch module of your own, from images to feature vectors, in place of the recipe's; a copy is trained.
+    progress : show progress on stderr.
+    display, loading : replace what shows progress of training and of reading data (`osp.engine.progress`).
+
+    Returns
+    -------
+    Run : the folder (`path`), the numbers (`result`), the trained `model` and the `plan`.
+
+    Raises
+    ------
+    UserError : something that you can mend, before any work where possible: an unknown name, data that is missing or
+        has too few images, a folder in use, a full disk, a loss that is no longer a number.
+    osp.engine.signals.Interrupted : Ctrl-C or SIGTERM; the state was saved, and `resume=True` goes on from it.
+
+    >>> import osp, tempfile
+    >>> recipe = osp.Recipe(data="digits", method="supervised", scale="demo", steps=2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = osp.train(recipe, f"{folder}/first", progress=False)
+    ...     again = osp.train(recipe, f"{folder}/first", resume=True, progress=False)  # finished: nothing is trained
+    >>> run.result["steps"], again.result == run.result
+    (2, True)
     """
     with shown(progress and display is None and started_rank() == 0) as own:
         run = engine.train(

@@ -31,23 +31,53 @@ NEEDED = ("network", "shape", "class_names", "mean", "std", "layers", "scores", 
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a model says about images, one row each."""
+    """What a model says about N images, one row each."""
 
     classes: np.ndarray
     """Index into `class_names` of the most likely class."""
     probabilities: np.ndarray
+    """Of the classes, N×K."""
     ood_score: np.ndarray
     """Larger = more OOD."""
     is_ood: np.ndarray
     """Whether the score lies above the model's threshold."""
     features: np.ndarray
+    """What the encoder gives, N×D."""
 
 
 class Predictor:
-    """A trained classifier that also says how foreign an image looks.
+    """A trained classifier that also says how foreign an image looks; `osp.load` and `Run.model` give one.
 
     Images are a uint8 array (N×H×W, N×H×W×C or one H×W×3), a path, a Pillow image, or a list of any of these. Other
-    sizes than the model's are cropped to the middle square and resized as in training.
+    sizes than the model's are cropped to the middle square and resized as in training. What cannot be read as images,
+    and a score that the model does not have, is a UserError.
+
+    Attributes
+    ----------
+    class_names : names of the K classes, in the order of the probabilities.
+    shape : channels, height and width of the images that the network sees.
+    score, threshold : name of the reported OOD score, and the value above which an image counts as OOD.
+    scores, thresholds : all OOD scores of the model and their thresholds, by name.
+    about : what it was trained on and how, in words.
+
+    >>> import osp, tempfile
+    >>> from osp.engine.train import train  # osp.train without its picture
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = train(osp.Recipe(data="digits", method="supervised", scale="demo", steps=2), folder)
+    ...     model = osp.load(run.path)
+    >>> model
+    Predictor(6 classes: 0, 1, 2, 3, 4, 5; images 1×8×8; score pool; supervised on digits)
+    >>> images = np.zeros((2, 8, 8), np.uint8)
+    >>> said = model(images)  # everything, from one pass
+    >>> said.probabilities.shape, said.is_ood.tolist() == (said.ood_score > model.threshold).tolist()
+    ((2, 6), True)
+    >>> model.predict(images).shape, model.predict_proba(images).shape, model.features(images).shape[0]
+    ((2,), (2, 6), 2)
+    >>> model.ood_score(images, score="energy").shape
+    (2,)
+    >>> model.ood_score(images, score="enrgy")
+    Traceback (most recent call last):
+    osp.errors.UserError: This model has no OOD score 'enrgy'. Did you mean 'energy'?
     """
 
     def __init__(self, net: Any, kept_scores: Mapping[str, Score], meta: Mapping[str, Any]) -> None:
@@ -82,7 +112,10 @@ class Predictor:
         return self._scores
 
     def __call__(self, images: Any, score: str | None = None) -> Predicted:
-        """Classes, probabilities, OOD scores and features of images, from one pass."""
+        """Classes, probabilities, OOD scores and features of images, from one pass.
+
+        `score` names another OOD score than the reported one, for `ood_score` and `is_ood`.
+        """
         name = self._score_name(score)
         columns: list[tuple[Tensor, Tensor, Tensor]] = []
         for chunk in torch.split(torch.from_numpy(fit_images(images, self.shape)), CHUNK):
@@ -185,10 +218,26 @@ class ScoreFacts(BaseModel):
 
 
 def load(path: str | Path, *, network: nn.Module | None = None, method: str | None = None) -> Predictor:
-    """The model of a run folder, or of one model file.
+    """The model of a run folder, or of one model file. Loading never runs code from the folder.
 
-    Loading never runs code from the folder. A model trained on a module of your own needs it again as `network`; one
-    that reports an OOD score of its method file needs that file, as `method="./mine.py"`.
+    Parameters
+    ----------
+    path : the folder of a finished run, or its model.safetensors.
+    network : the module that the model was trained with, where that was one of your own (`osp.train(network=...)`).
+    method : the method file, such as "./mine.py", where the model reports an OOD score that this file defines.
+
+    Returns
+    -------
+    Predictor : ready for images; see there for an example.
+
+    Raises
+    ------
+    UserError : there is no model, the run is not finished, the file is damaged or of another version, or it needs
+        `network` or `method`.
+
+    >>> load("runs/none")
+    Traceback (most recent call last):
+    osp.errors.UserError: There is no checkpoint runs/none.
     """
     file = Path(path)
     if file.is_dir():

@@ -42,19 +42,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run."""
+    """A finished run, as `osp.train` returns it.
+
+    >>> import tempfile
+    >>> recipe = Recipe(data="digits", method="supervised", scale="demo", steps=2)
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> run = train(recipe, folder.name)
+    >>> run.path.name in folder.name, run.plan.steps, 0 <= run.result["accuracy"] <= 100
+    (True, 2, True)
+    >>> run.model.class_names
+    ('0', '1', '2', '3', '4', '5')
+    >>> folder.cleanup()
+    """
 
     path: Path
+    """The run folder (docs/run-folder.md)."""
     result: dict[str, Any]
+    """The numbers of result.json: `accuracy`, `auroc`, `seconds`, ...; percent where not said otherwise."""
     plan: Plan = field(repr=False)
+    """All that was decided, the recipe among it."""
     data: Data | None = field(default=None, repr=False)
     """What it was trained on; None where the run was finished before."""
     network: nn.Module | None = field(default=None, repr=False)
+    """The module that was given in place of the recipe's network."""
     _model: list[Predictor] = field(default_factory=list, repr=False)
 
     @property
     def model(self) -> Predictor:
-        """The trained model (loaded from the run folder when first asked for)."""
+        """The trained model, loaded from the run folder when first asked for; UserError where that is gone."""
         if not self._model:
             method = self.plan.method if self.plan.method_content is not None else None
             self._model.append(load(self.path, network=copy.deepcopy(self.network), method=method))

@@ -294,8 +294,30 @@ class Published:
 class Method(nn.Module):
     """Base of all methods: holds the network, declares nothing but a supervised default.
 
+    A method defines `losses`, and `unlabeled_views` or `streams`; every other hook may be left as it is. The engine
+    makes it as `Method(options, network, task)` and calls `losses(batch, step)` at each step, where `batch["labeled"]`
+    is a `Sample`: its views by name, its `rows` and, where there are labels, its `targets`.
+
     All state must be parameters or buffers (they are what a checkpoint holds); counters are 0-d tensors. Buffers may
     change their size during a run.
+
+    Raises UserError where a method that needs pixels is given stored features, and TypeError where `losses`, or both
+    `unlabeled_views` and `streams`, are missing.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from osp.nets import build_network
+    >>> class Plain(Method):
+    ...     unlabeled_views = ()
+    ...     def losses(self, batch, step):
+    ...         labeled = batch["labeled"]
+    ...         return {"ce": cross_entropy(self.net(labeled["weak"]), labeled.targets)}
+    >>> task = Task(num_classes=3, shape=(1, 8, 8), num_labeled=6, num_unlabeled=0, num_val=0)
+    >>> method = Plain(Options(batch=2), build_network("cnn", task.shape, task.num_classes), task)
+    >>> method.streams(method.stages()[0])
+    {'labeled': StreamSpec(part='labeled', batch=2, views=('weak',))}
+    >>> sample = Sample(torch.arange(2), {"weak": torch.zeros(2, 1, 8, 8)}, torch.tensor([0, 2]))
+    >>> {name: term.shape for name, term in method.losses({"labeled": sample}, None).items()}
+    {'ce': torch.Size([])}
     """
 
     name: ClassVar[str] = ""

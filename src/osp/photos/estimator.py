@@ -60,9 +60,15 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     threshold_ : the OOD score above which `is_ood` says yes.
     n_features_in_, feature_names_in_ : of plain features; absent for images.
 
+    What cannot be used raises a UserError that is also a ValueError; asking before `fit`, scikit-learn's
+    NotFittedError.
+
     >>> X = np.array([[0.0, 1.0], [0.1, 1.0], [1.0, 0.0], [1.0, 0.1], [0.0, 1.1], [1.1, 0.0]])
-    >>> RobustClassifier().fit(X, ["up", "up", "right", "right", -1, -1]).predict([[0.0, 2.0]]).tolist()
-    ['up']
+    >>> model = RobustClassifier().fit(X, ["up", "up", "right", "right", -1, -1])
+    >>> model.predict([[0.0, 2.0]]).tolist(), model.predict_proba([[0.0, 2.0]]).shape
+    (['up'], (1, 2))
+    >>> bool(model.ood_score([[-1.0, -1.0]]) > model.ood_score([[0.0, 1.0]])), model.is_ood([[-1.0, -1.0]]).tolist()
+    (True, [True])
     """
 
     input_: str
@@ -77,9 +83,11 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None, X_unlabeled: Any = None) -> Self:
-        """Fit on labelled images, those with the label -1 and `X_unlabeled` counting as unlabelled.
+        """Fit on labelled images, those with the label -1 and `X_unlabeled` counting as unlabelled; returns itself.
 
-        Without `y`, X is a folder with one folder per class, whose names are the classes.
+        Without `y`, X is a folder with one folder per class, whose names are the classes. Raises a UserError that is
+        also a ValueError, as scikit-learn has it, where there are fewer than two classes, X and y do not go together,
+        or an image cannot be read.
         """
         accept: Any = self.accept
         if not isinstance(accept, numbers.Real) or not 0 < float(accept) < 1:

@@ -44,11 +44,14 @@ ALONE, BOTH = "labels alone", "labels and pile"
 
 @dataclass(frozen=True)
 class Fit:
-    """A finished fit."""
+    """A finished fit, as `osp.fit` returns it."""
 
     path: Path
+    """Its folder (docs/photos.md)."""
     result: dict[str, Any]
+    """The numbers of result.json."""
     model: PhotoModel = field(repr=False)
+    """`model.predict(files)` gives a prediction per file, and `model.class_names` the classes."""
 
 
 def _silent(_: str) -> None:
@@ -68,13 +71,44 @@ def fit(
     say: Callable[[str], None] = _silent,
     progress: Progress | None = None,
 ) -> Fit:
-    """Fit a classifier on sorted photos (one folder per class) and a pile of others, in the new folder `out`.
+    """Fit a classifier on sorted photos and a pile of others, through a frozen pretrained network.
 
-    `method` names a method of `osp.methods` that trains on from the instant answer; the better of both is kept. Every
-    label teaches; figures come from cross-validation, and from the folder `test` where there is one. `earlier` is
-    the folder of a fit to go on from: its labels count beside those in `sorted_dir`, which win where they differ, and
-    its pile and backbone are used again where none is given. `say` is told what is done and why, `progress` how far
-    the features are.
+    Every label teaches; accuracies come from cross-validation, and from the folder `test` where there is one.
+
+    Parameters
+    ----------
+    sorted_dir : a folder with one folder per class; their names are the classes.
+    pile_dir : a folder of unsorted photos, of these classes or of none; None: there is no pile.
+    out : a new or empty folder for the fit.
+    test : a folder like `sorted_dir` with photos to test on; folders of other names hold photos of no class.
+    backbone : "lite0" (the default), "hf:NAME_OR_FOLDER" (extra `hf`), or an `osp.nets.pretrained.Backbone`.
+    method : "instant", or a method of `osp.methods` that trains on from the instant answer; the better one is kept.
+    earlier : the folder of a fit to go on from: its labels count beside those in `sorted_dir`, which win where they
+        differ, and its pile and backbone are used again where none is given.
+    seed : of the folds of cross-validation and all else that is random.
+    say, progress : are told what is done and why, and how far the features are.
+
+    Returns
+    -------
+    Fit : the folder (`path`), the numbers (`result`) and the `model`.
+
+    Raises
+    ------
+    UserError : something that you can mend: a folder that is missing or in use, fewer than two classes, no photo that
+        can be read, an unknown backbone or method.
+
+    >>> import osp, tempfile
+    >>> from PIL import Image
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name, color in ("red", (200, 0, 0)), ("blue", (0, 0, 200)):
+    ...         place = Path(folder, "sorted", name)
+    ...         place.mkdir(parents=True)
+    ...         for size in (24, 32, 40):
+    ...             Image.new("RGB", (size, size), color).save(place / f"{size}.png")
+    ...     fitted = osp.fit(f"{folder}/sorted", None, f"{folder}/fit")
+    ...     said = list(fitted.model.predict([f"{folder}/sorted/red/32.png"]))
+    >>> fitted.result["classes"], said[0].decision.label
+    ({'blue': 3, 'red': 3}, 'red')
     """
     started = time.monotonic()
     folder = user_path(out)

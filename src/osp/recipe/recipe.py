@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +31,23 @@ MOST = 2**62
 
 
 class Recipe(BaseModel):
-    """Data, split, method and its options, network, budget, precision, seed; None is left to the plan."""
+    """What to train: data, split, method and its options, network, budget, precision, seed.
+
+    Every field may be left out; what is None is decided by `osp.train` and kept as the run's `Plan`. A recipe does not
+    change: `changed` gives another one. A field that does not exist, or a value that it cannot have, is a UserError.
+
+    >>> recipe = Recipe(data="digits", method="fixmatch", options={"threshold": 0.9}, steps=100)
+    >>> print(recipe.changed(seed=1).dump(), end="")
+    data: digits
+    method: fixmatch
+    options:
+      threshold: 0.9
+    steps: 100
+    seed: 1
+    >>> Recipe(metod="fixmatch")
+    Traceback (most recent call last):
+    osp.errors.UserError: Unknown field 'metod' in the recipe. Did you mean 'method'?
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
@@ -150,6 +167,15 @@ def _options_asked(values: Mapping[str, Any]) -> dict[str, str]:
     known = known_options(str(values.get("method") or "osp"))
     how = " It is an option of the method: options={{{!r}: {}}}."
     return {key: how.format(key, short(value)) for key, value in unknown.items() if key in known}
+
+
+def _fields() -> str:
+    """The descriptions of all fields, for `help(osp.Recipe)`."""
+    described = ((name, str(field.description)) for name, field in Recipe.model_fields.items())
+    return "\n".join(f"{name} : {description}" for name, description in described)
+
+
+Recipe.__doc__ = f"{cleandoc(Recipe.__doc__ or '')}\n\nFields\n------\n{_fields()}\n"
 
 
 def without_code(fields: dict[str, Any], path: str | Path) -> dict[str, Any]:
