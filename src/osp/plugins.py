@@ -1,26 +1,103 @@
-"""Things that are found by name: each a file of a package's folder, or an entry point of an installed package.
+"""Things that are found by name: a file of a package's folder, an installed package's entry point, or a user's file.
 
-Nothing is imported before it is asked for, so that a misspelt name is told at once.
+Nothing is imported before it is asked for, so that a misspelt name is told at once. A file of the user's own, such as
+./mine.py, is code: it is run only after `trust` was told that the user has named it, on the command line or in Python,
+and never because a stored plan, a recipe file or a grid file says so.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import importlib.util
 import os
 import pkgutil
+import sys
 from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
-from osp.errors import UserError
+from osp.errors import LONGEST_PATH, UserError
 
 T = TypeVar("T")
 
+_trusted: set[str] = set()
+
+
+def is_file(name: object) -> bool:
+    """Whether a name is the path of a Python file."""
+    return isinstance(name, str) and name.endswith(".py") and len(name) <= LONGEST_PATH
+
+
+def plain_name(name: str) -> str:
+    """The name for titles and folders: `mine` for ./mine.py, any other as it is."""
+    return Path(name).stem if is_file(name) else name
+
+
+def same_path(name: str) -> str:
+    """A file by its path from the root, which is the same however it was named; other names as they are."""
+    return str(Path(name).resolve()) if is_file(name) else name
+
+
+def trust(*names: object) -> None:
+    """Note files that the user has named: only these are ever run."""
+    _trusted.update(same_path(str(name)) for name in names if is_file(name))
+
+
+def trusted(name: str) -> bool:
+    """Whether the user has named this file."""
+    return same_path(name) in _trusted
+
+
+def file_content(name: str, kind: str) -> str:
+    """Hash of a user's file."""
+    return _digest(_read(name, kind))
+
+
+def load_file(name: str, kind: str) -> ModuleType:
+    """The module of a user's file, which `trust` must know; run once for each content."""
+    if not trusted(name):
+        raise UserError(
+            f"The {kind} file {name} is code that you have not named yourself: it is not run. If you trust it, name it "
+            "on the command line or in Python."
+        )
+    place = f"{same_path(name)}\n{_digest(_read(name, kind))}"
+    module_name = "osp_file_" + hashlib.blake2b(place.encode(), digest_size=6).hexdigest()
+    if module_name in sys.modules:
+        return sys.modules[module_name]
+    spec = importlib.util.spec_from_file_location(module_name, name)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # pydantic resolves the annotations of a method's Options through this
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[module_name]
+        raise UserError(f"The {kind} file {name} cannot be loaded: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _read(name: str, kind: str) -> bytes:
+    if not Path(name).is_file():
+        raise UserError(f"The {kind} file {name} does not exist.")
+    try:
+        return Path(name).read_bytes()
+    except OSError as error:
+        raise UserError(f"Cannot read the {kind} file {name}: {error.strerror or error}.") from None
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=12).hexdigest()
+
 
 class Plugins(Generic[T]):
-    """The files of `package` by their names, with dashes, and the entry points of `group`; files come first.
+    """The files of `package` by their names, with dashes, the entry points of `group`, and files of the user's own.
+
+    Files of the package come first.
 
     `kind` is the word for one of them in messages, `read` finds the thing in a module, or takes the thing itself where
     an entry point names it; it raises TypeError with what it looked for. Files in `helpers` and those whose names
@@ -48,7 +125,12 @@ class Plugins(Generic[T]):
         return sorted({*self.files(), *self.installed()})
 
     def get(self, name: str) -> T | None:
-        """The thing of this name; None where there is none."""
+        """The thing of this name, or of this file of the user's; None where there is none."""
+        if is_file(name):
+            try:
+                return self.read(load_file(name, self.kind))
+            except TypeError as error:
+                raise UserError(f"The {self.kind} file {name} is none: {str(error).rstrip('.')}.") from None
         if stem := self.files().get(name):
             return self.read(importlib.import_module(f"{self.package}.{stem}"))
         point = self.installed().get(name)
@@ -64,6 +146,25 @@ class Plugins(Generic[T]):
             return self.read(found)
         except Exception as error:
             raise UserError(f"{what}: {error}") from error
+
+    def content(self, name: str) -> str | None:
+        """Hash of the code of this name where it may change under it: of a user's file, or of an installed package's
+        version and the modules that announce and define the thing; None for what is our own, or unknown."""
+        if is_file(name):
+            return file_content(name, self.kind)
+        point = None if name in self.files() else self.installed().get(name)
+        if point is None:
+            return None
+        found = self.get(name)
+        parts = [found, *vars(found).values()] if not isinstance(found, type) else [found]
+        home = point.module.partition(".")[0]
+        named = {point.module, *(str(getattr(part, "__module__", "")) for part in parts)}
+        modules = [
+            sys.modules[each] for each in sorted(named) if each.partition(".")[0] == home and each in sys.modules
+        ]
+        files = [Path(each.__file__) for each in modules if each.__file__ is not None]
+        version = "" if point.dist is None else point.dist.version
+        return _digest(b"\0".join([version.encode(), *(file.read_bytes() for file in files if file.is_file())]))
 
 
 @cache

@@ -21,6 +21,8 @@ from osp.errors import UserError, suggest
 from osp.nets import build_network
 from osp.nets.registry import size_of
 from osp.parts.one_vs_all import linear_layers
+from osp.plugins import is_file, plain_name, trust
+from osp.recipe.code import files_in
 from osp.recipe.plan import CUSTOM, Plan
 from osp.runs.schema import Number, check
 from osp.scores import Score
@@ -192,6 +194,7 @@ def save_predictor(
         "score": evaluation.reported,
         "scores": {name: {"config": score.config(), "threshold": limits[name]} for name, score in kept.items()},
         "method_file": plan.method if plan.method_content is not None else None,
+        "score_file": files_in(plan.model_dump()).get("score"),
         "about": about(plan),
     }
     with evaluation.reported_weights():
@@ -204,7 +207,7 @@ def save_predictor(
 def about(plan: Plan) -> dict[str, Any]:
     """What a model was trained on and how, in words."""
     versions = {"method_version" if key == "method" else key: value for key, value in plan.versions.items()}
-    return {"method": plan.method_name, "data": plan.data, "seed": plan.seed, **versions}
+    return {"method": plan.method_name, "data": plain_name(plan.data), "seed": plan.seed, **versions}
 
 
 LARGEST_SIDE = 4096
@@ -217,14 +220,18 @@ class ScoreFacts(BaseModel):
     threshold: Number
 
 
-def load(path: str | Path, *, network: nn.Module | None = None, method: str | None = None) -> Predictor:
+def load(
+    path: str | Path, *, network: nn.Module | str | None = None, method: str | None = None, score: str | None = None
+) -> Predictor:
     """The model of a run folder, or of one model file. Loading never runs code from the folder.
 
     Parameters
     ----------
     path : the folder of a finished run, or its model.safetensors.
-    network : the module that the model was trained with, where that was one of your own (`osp.train(network=...)`).
+    network : the module that the model was trained with, where that was one of your own (`osp.train(network=...)`),
+        or the network file, such as "./tiny.py".
     method : the method file, such as "./mine.py", where the model reports an OOD score that this file defines.
+    score : the file of the OOD score that the model reports, such as "./cosine.py".
 
     Returns
     -------
@@ -233,12 +240,13 @@ def load(path: str | Path, *, network: nn.Module | None = None, method: str | No
     Raises
     ------
     UserError : there is no model, the run is not finished, the file is damaged or of another version, or it needs
-        `network` or `method`.
+        `network`, `method` or `score`.
 
     >>> load("runs/none")
     Traceback (most recent call last):
     osp.errors.UserError: There is no checkpoint runs/none.
     """
+    trust(network, method, score)
     file = Path(path)
     if file.is_dir():
         file = _model_of(file)
@@ -247,9 +255,11 @@ def load(path: str | Path, *, network: nn.Module | None = None, method: str | No
         raise UserError(f"{file} is no trained model (it lacks {missing[0]!r}); continue its run with --resume.")
     try:
         check(meta, ModelFacts)
-        check_size(meta, tensors)
+        network = _network_of(meta, network, str(file))
+        if isinstance(network, str):
+            check_size(network, meta, tensors)
         check_finite(tensors)
-        return _rebuilt(file, tensors, meta, network, method)
+        return _rebuilt(file, tensors, meta, network, _own_scores(meta, method, score, str(file)))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, OverflowError) as error:
         raise UserError(f"{file} is damaged or of another version: {error}") from None
 
@@ -266,14 +276,13 @@ class ModelFacts(BaseModel):
     score: str
     scores: dict[str, ScoreFacts]
     method_file: str | None = None
+    score_file: str | None = None
     about: dict[str, Any]
 
 
-def check_size(meta: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+def check_size(network: str, meta: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Refuse a header that names a far larger network than the file has weights for, before that is built."""
-    if meta["network"] == CUSTOM:
-        return
-    asked, there = size_of(meta["network"]), sum(tensor.numel() for tensor in tensors.values())
+    asked, there = size_of(network), sum(tensor.numel() for tensor in tensors.values())
     asked += sum(before * after for before, after in pairwise(meta["layers"]))
     if asked > 2 * there + 10_000:
         raise ValueError(f"its network would have {asked:,} weights, and it holds {there:,}")
@@ -296,13 +305,29 @@ def _model_of(folder: Path) -> Path:
     return model
 
 
-def _rebuilt(
-    file: Path, tensors: dict[str, Tensor], meta: dict[str, Any], network: nn.Module | None, method: str | None
-) -> Predictor:
-    if meta["network"] == CUSTOM and network is None:
+def _network_of(meta: Mapping[str, Any], network: nn.Module | str | None, path: str) -> nn.Module | str:
+    """The network that is given, else the one that the model names, if that is no code of somebody's."""
+    if network is not None:
+        return network
+    if meta["network"] == CUSTOM:
         raise UserError("This model has a network of your own: give the module again (network=...).")
+    if is_file(meta["network"]):
+        raise UserError(
+            f"This model's network is the file {meta['network']}. If you trust that file, give it again: "
+            f"osp.load({path!r}, network={meta['network']!r})."
+        )
+    return str(meta["network"])
+
+
+def _rebuilt(
+    file: Path,
+    tensors: dict[str, Tensor],
+    meta: dict[str, Any],
+    network: nn.Module | str,
+    own: Mapping[str, type[Score]],
+) -> Predictor:
     classes = len(meta["class_names"])
-    net = build_network(network if network is not None else meta["network"], tuple(meta["shape"]), classes)
+    net = build_network(network, tuple(meta["shape"]), classes)
     if meta["layers"][0] != net.feature_dim or meta["layers"][-1] != classes:
         raise ValueError(f"its classifier has the sizes {meta['layers']}")
     if len(meta["layers"]) > 2:
@@ -311,28 +336,33 @@ def _rebuilt(
     load_state(net.classifier, unprefixed("classifier", tensors), file)
     kept: dict[str, Score] = {}
     for name, about in meta["scores"].items():
-        if name not in scores.known() and method is None and name != meta["score"]:
-            continue  # a method file's score that is not the reported one: the model works without that file
-        kind = scores.get(name) if name in scores.known() else own_score(name, meta, method, str(file))
+        if name not in own and name not in scores.known():
+            continue  # a score of somebody's file that is not the reported one: the model works without that file
+        kind = own[name] if name in own else scores.get(name)
         kept[name] = kind(net.feature_dim, classes, **about["config"])
         load_state(kept[name], unprefixed(f"scores/{name}", tensors), file)
         kept[name].eval()
     return Predictor(net, kept, meta)
 
 
-def own_score(name: str, meta: Mapping[str, Any], method: str | None, path: str) -> type[Score]:
-    """A score that a user's method file defines: the file must be given again."""
+def _own_scores(meta: Mapping[str, Any], method: str | None, score: str | None, path: str) -> dict[str, type[Score]]:
+    """Scores that files of the user's define; what the model reports must be there, so its file must be given again."""
     from osp.methods.registry import own_scores
 
-    if method is None:
+    found = {} if method is None else own_scores(method)
+    if score is not None:
+        found[plain_name(score)] = scores.get(score)
+    name = meta["score"]
+    own = {each: kind for each, kind in found.items() if each in meta["scores"] and each not in scores.known()}
+    if name in own or name in scores.known():
+        return own
+    word, file = ("score", meta.get("score_file")) if meta.get("score_file") else ("method", meta.get("method_file"))
+    if method is None and score is None:
         raise UserError(
-            f"This model's OOD score {name!r} is defined in the method file {meta.get('method_file')}. "
-            f"If you trust that file, give it again: osp.load({path!r}, method={meta.get('method_file')!r})."
+            f"This model's OOD score {name!r} is defined in the {word} file {file}. "
+            f"If you trust that file, give it again: osp.load({path!r}, {word}={file!r})."
         )
-    found = own_scores(method)
-    if name not in found:
-        raise UserError(f"The method file {method} defines no OOD score {name!r}.{suggest(name, list(found))}")
-    return found[name]
+    raise UserError(f"The {word} file {score or method} defines no OOD score {name!r}.{suggest(name, list(found))}")
 
 
 def layer_sizes(classifier: nn.Module) -> list[int]:

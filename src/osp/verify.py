@@ -26,6 +26,7 @@ from osp.photos.journal import JOURNAL, TABLE
 from osp.photos.model import ARRAYS, FACTS, read_model
 from osp.photos.page.reading import read_fit
 from osp.photos.undoing import check_sorted
+from osp.plugins import is_file
 from osp.predictor import load as load_predictor
 from osp.recipe import Plan
 from osp.recipe.reading import read_fields
@@ -276,7 +277,8 @@ def _check_finished(verdict: Verdict, folder: RunFolder, plan: Plan | None, spli
 
 def _check_model(file: Path, verdict: Verdict) -> None:
     _, meta = _check_finite(file)
-    if meta.get("method_file") or meta.get("network") == "custom":
+    network = meta.get("network")
+    if meta.get("method_file") or meta.get("score_file") or network == "custom" or is_file(network):
         verdict.notes.append("the model needs code of yours: its checksum was checked, it was not built")
         return
     load_predictor(file)

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from osp.bench.grid import Entry, Grid, method_row, same_path
+from osp.bench.grid import Entry, Grid, method_row
 from osp.errors import UserError, suggest
+from osp.plugins import is_file, same_path
 from osp.recipe import Plan, Recipe, apply_assignments, make_plan
+from osp.recipe.code import files_in
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,12 @@ class Choice:
     """`key=value`, as behind --set."""
     fields: dict[str, Any] = field(default_factory=dict)
     """Fields of every recipe: data_dir, id_count, test_ood and the like."""
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """What the user has named here: files of code among it may stand in a grid file, too."""
+        fields = apply_assignments(self.fields, list(self.settings))
+        return (*self.methods, *self.datasets, *files_in(fields).values())
 
 
 @dataclass(frozen=True)
@@ -85,17 +93,18 @@ def expand(grid: Grid, choice: Choice) -> Table:
 
 def check_names(grid: Grid, choice: Choice) -> None:
     """Unknown methods and data sets are refused before anything is run; near misses are named."""
-    from osp.engine.data import data_sets
-    from osp.methods.registry import available, is_file
+    from osp.data import available as data_sets
+    from osp.data import known
+    from osp.methods.registry import available
 
     for name in choice.methods:
         if not is_file(name) and name not in (*available(), *(entry.name for entry in grid.entries)):
             raise UserError(f"--methods: unknown method {name!r}.{suggest(name, available())}")
     for name in choice.datasets:
-        if name not in data_sets():
+        if not known(name):
             raise UserError(f"--datasets: unknown data set {name!r}.{suggest(name, data_sets())}")
     for name in grid.datasets:
-        if name not in data_sets():
+        if not known(name):
             raise UserError(f"{grid.name}: unknown data set {name!r}.{suggest(name, data_sets())}")
     for ratio in choice.ratios:
         if not 0 <= ratio <= 1:

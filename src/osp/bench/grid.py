@@ -24,7 +24,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from osp.errors import UserError, short, suggest
+from osp.plugins import same_path
 from osp.recipe import Recipe, explain, read_fields
+from osp.recipe.code import NAMED, files_in
 
 AXES = ("method", "options", "seed", "scale")
 """Fields of a recipe that a grid file or the command sets elsewhere."""
@@ -147,13 +149,6 @@ def row_name(fields: Mapping[str, Any]) -> str:
     return ", ".join([str(fields["method"]), *words])
 
 
-def same_path(method: str) -> str:
-    """A method file by its path from the root, which is the same however it was named; other names as they are."""
-    from osp.methods.registry import is_file
-
-    return str(Path(method).resolve()) if is_file(method) else method
-
-
 # Reading
 
 
@@ -179,7 +174,7 @@ def packaged(name: str) -> Grid:
 def find_grid(name: str, trusted: Collection[str] = ()) -> Grid:
     """A table by its name, by another name of it, or the user's own file.
 
-    A file may have rows of method files that are among the `trusted` ones, which the user has named: it says which
+    A file may name files of code that are among the `trusted` ones, which the user has named: it says which rows and
     options they get, never which code is run.
     """
     plain = name.lower().replace("_", "-")
@@ -231,7 +226,7 @@ def check(grid: Grid, trusted: Collection[str] = ()) -> None:
                 if key not in allowed:
                     hint = suggest(key, [*allowed, "name", "published"])
                     raise UserError(f"unknown field {key!r} in the {what} {entry.name!r}.{hint}")
-            without_code(str(entry.fields.get("method", "")), trusted)
+            without_code(entry.fields, trusted)
     for place, options in [
         ("fields", grid.fields.get("options")),
         *((e.name, e.fields.get("options")) for e in grid.rows),
@@ -242,7 +237,10 @@ def check(grid: Grid, trusted: Collection[str] = ()) -> None:
         if key not in (*known, "options"):
             raise UserError(f"unknown field {key!r} in `fields`.{suggest(key, [*known, 'options'])}")
     for name in grid.methods:
-        without_code(name, trusted)
+        without_code({"method": name}, trusted)
+    for name in grid.datasets:
+        without_code({"data": name}, trusted)
+    without_code(grid.fields, trusted)
     if grid.kind == "table" and not grid.entries:
         raise UserError("it has neither `methods` nor `rows`: there is nothing to run.")
     if grid.rows and grid.methods:
@@ -255,15 +253,16 @@ def check(grid: Grid, trusted: Collection[str] = ()) -> None:
             )
 
 
-def without_code(method: str, trusted: Collection[str] = ()) -> None:
-    """A file must not say which code is run: a method file has to be named by the user, too."""
-    from osp.methods.registry import is_file
-
-    if is_file(method) and same_path(method) not in map(same_path, trusted):
-        raise UserError(
-            f"it names the method file {method}, and files do not say which code is run. If you trust it, name it "
-            f"yourself: --methods {method}"
-        )
+def without_code(fields: Mapping[str, Any], trusted: Collection[str] = ()) -> None:
+    """A file must not say which code is run: a file of code has to be named by the user, too."""
+    known = set(map(same_path, trusted))
+    for key, name in files_in(fields).items():
+        if same_path(name) not in known:
+            how = {"method": "--methods", "data": "--datasets"}.get(key, f"--set {key}=")
+            raise UserError(
+                f"it names the {NAMED[key]} file {name}, and files do not say which code is run. If you trust it, "
+                f"name it yourself: {how}{'' if how.endswith('=') else ' '}{name}"
+            )
 
 
 def check_measure(name: str) -> str:

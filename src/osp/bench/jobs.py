@@ -9,7 +9,9 @@ from typing import Any
 
 from osp.bench.store import Store
 from osp.errors import UserError
+from osp.plugins import plain_name
 from osp.recipe import Plan, Recipe
+from osp.recipe.code import as_fields, files_in
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,10 @@ class Job:
 
     def anywhere(self) -> Job:
         """With paths that mean the same in any working folder, as on another machine."""
-        from osp.methods.registry import is_file
-
-        places = {"data_dir": self.plan.data_dir, "ood_dir": self.plan.ood_dir}
-        if is_file(self.plan.method):
-            places["method"] = str(Path(self.plan.method).absolute())
+        files = {key: str(Path(name).absolute()) for key, name in files_in(self.recipe.asked()).items()}
+        places: dict[str, Any] = {"data_dir": self.plan.data_dir, "ood_dir": self.plan.ood_dir, **as_fields(files)}
+        if "options" in places:
+            places["options"] = {**self.recipe.options, **places["options"]}
         return Job(self.recipe.changed(**places), self.plan, self.name, self.keys)
 
     def fields(self) -> dict[str, Any]:
@@ -80,7 +81,7 @@ class KeyCache:
         self._names = store.names()
 
     def of(self, plan: Plan) -> dict[str, str] | None:
-        if not any(name.startswith(f"{plan.data}-") for name in self._names):
+        if not any(name.startswith(f"{plain_name(plan.data)}-") for name in self._names):
             return None  # there is nothing to compare with
         where = (plan.data, plan.data_dir, plan.image_size, plan.ood_data, plan.ood_dir)
         key = (*where, plan.seed if plan.ood_data in ("gaussian", "uniform") else None)

@@ -29,6 +29,7 @@ from typing import Any, BinaryIO, Literal
 from osp.bench.claims import Claims, is_locked
 from osp.errors import UserError
 from osp.files import make_folder, open_at_end, write_text
+from osp.plugins import plain_name
 from osp.recipe import Plan
 from osp.runs.folder import RunFolder
 from osp.runs.lines import LineRun, holds_lines, line_files, read_lines
@@ -297,7 +298,8 @@ def _name(plan: Plan) -> str:
     if identity is None:
         raise UserError("A run with a network of your own has no identity and cannot be kept in a store.")
     ratio = None if plan.ood_ratio is None else f"r{plan.ood_ratio:g}"
-    words = [plan.data, plan.ood_data, plan.method_name, ratio, f"s{plan.seed}", identity[:10]]
+    sets = [None if name is None else plain_name(name) for name in (plan.data, plan.ood_data)]
+    words = [*sets, plan.method_name, ratio, f"s{plan.seed}", identity[:10]]
     return "-".join([*(word for word in words if word), f"h{plan.versions['harness']}m{plan.versions['method']}"])
 
 

@@ -88,6 +88,7 @@ def train_claimed(store: Any, name: str, fields: dict[str, Any]) -> int:
     from osp.engine.signals import Interrupted
     from osp.engine.train import train
     from osp.recipe import Recipe, make_plan
+    from osp.recipe.code import as_fields, files_in
     from osp.recipe.plan import FREE
     from osp.runs.folder import RunFolder
 
@@ -103,7 +104,8 @@ def train_claimed(store: Any, name: str, fields: dict[str, Any]) -> int:
         (folder.path / "run.json").unlink(missing_ok=True)  # of an earlier failure
         if folder.begun():  # by the plan that is there: its words may differ, its identity does not
             free = {key: value for key, value in recipe.asked().items() if key in (*FREE, "method")}
-            train(Recipe(**free), folder.path, resume=True)
+            code = as_fields(files_in(recipe.asked()))
+            train(Recipe(**{**free, **code}), folder.path, resume=True)
         else:
             train(recipe, folder.path)
     except (Interrupted, KeyboardInterrupt):

@@ -100,13 +100,14 @@ def methods(
     - `osp methods fixmatch --preset paper --data cifar100`
     """
     from osp.data import available as data_sets
+    from osp.data import known as known_set
+    from osp.methods import available, get
     from osp.methods.base import earlier_options, published_for
-    from osp.methods.registry import available, get
     from osp.recipe.recipe import Preset
 
     if preset not in (known := get_args(Preset)):
         raise UserError(f"--preset {preset!r}: no such preset.{suggest(preset, known)}")
-    if data is not None and data not in data_sets():
+    if data is not None and not known_set(data):
         raise UserError(f"Unknown data set {short(data)}.{suggest(data, data_sets())} `osp datasets` shows them.")
     shown = console()
     if name is None:

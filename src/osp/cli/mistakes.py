@@ -77,7 +77,8 @@ def _value_after(option: str) -> str:
 def _method_options() -> set[str]:
     """Options of the method on the command line, else of any method."""
     from osp.errors import UserError
-    from osp.methods.registry import available, get, is_file
+    from osp.methods.registry import available, get
+    from osp.plugins import is_file
 
     named = _value_after("--method")
     if named not in available() or is_file(named):  # a file is code: not run for the sake of a hint

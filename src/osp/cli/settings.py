@@ -90,7 +90,7 @@ def settings(
 
     options = []
     if method is not None:
-        from osp.methods.registry import get
+        from osp.methods import get
 
         options = options_of(get(method))
     fields = Recipe.model_fields

@@ -66,7 +66,7 @@ def train(
     recipe_file: Annotated[
         Path | None, typer.Option("--recipe", help="A recipe file (YAML); options given here win over it.")
     ] = None,
-    data: Annotated[str | None, typer.Option(help="Data set; `osp datasets` lists them.")] = None,
+    data: Annotated[str | None, typer.Option(help="Data set; `osp datasets` lists them. Or a file: ./farm.py")] = None,
     data_dir: Annotated[
         str | None, typer.Option(help="Folder of the data; else OSP_DATA, else your cache folder.")
     ] = None,
@@ -89,7 +89,9 @@ def train(
     test_ood: Annotated[
         str | None, typer.Option(help="Test the model on these OOD sets too, such as uniform,cifar10.")
     ] = None,
-    network: Annotated[str | None, typer.Option(help="cnn, fast, small, or wrn-DEPTH-WIDTH such as wrn-28-2.")] = None,
+    network: Annotated[
+        str | None, typer.Option(help="cnn, fast, small, or wrn-DEPTH-WIDTH such as wrn-28-2. Or a file: ./tiny.py")
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Length of the run; a short one is a long one scaled down.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/DATA-METHOD-...")] = None,
@@ -118,7 +120,7 @@ def train(
     - `osp train --out runs/third --resume`
     """
     from osp.recipe import Recipe, apply_assignments, read_fields
-    from osp.recipe.recipe import without_code
+    from osp.recipe.code import files_in, without_code
 
     given: dict[str, Any] = {
         "data": data,
@@ -146,9 +148,10 @@ def train(
     source = None if recipe_file is None else user_path(recipe_file)
     if source is not None:
         fields = read_fields(source)
-        if method is None:
-            without_code(fields, source)
+    asked = apply_assignments(given, settings or [])
     fields = apply_assignments({**fields, **given}, settings or [])
+    if source is not None:
+        without_code(fields, source, files_in(asked).values())
     recipe = Recipe(**fields)
     start_processes(recipe, folder, devices, nodes)
     run = run_shown(recipe, folder, resume)

@@ -20,8 +20,10 @@ from osp.data.source import (
     available,
     described,
     get,
+    known,
 )
 from osp.errors import UserError, user_path
+from osp.plugins import plain_name, trust
 
 __all__ = [
     "Description",
@@ -37,7 +39,9 @@ __all__ = [
     "describe",
     "describe_set",
     "get",
+    "known",
     "load",
+    "load_set",
 ]
 
 SMALLEST, LARGEST = 8, 1024
@@ -63,7 +67,7 @@ def load(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> tuple[ImageSet, ImageSet | None]:
-    """The training and the test set of a known name; the test set is None where there is none (`lsun`).
+    """The training and the test set of a name or a file (./farm.py); the test set is None where there is none (`lsun`).
 
     `size` resizes the images, antialiased, to size x size (photographs: shorter side, then the middle). Left out,
     images keep their own size, except in `tinyimagenet`, `stl10`, `lsun`, `folder`, `pile` and `shards`, which then are
@@ -74,6 +78,19 @@ def load(
     >>> train.shape, train.labels[:3].dtype, len(train) > len(test)
     ((1, 8, 8), dtype('int64'), True)
     """
+    trust(name)
+    return load_set(name, root, size=size, seed=seed, progress=progress)
+
+
+def load_set(
+    name: str,
+    root: str | os.PathLike[str] | None = None,
+    *,
+    size: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> tuple[ImageSet, ImageSet | None]:
+    """`load` for a name that may come from a stored plan: a file is run only where the user has named it."""
     found, request = _asked(name, root, size, seed, progress)
     try:
         return found.load(request)
@@ -93,7 +110,7 @@ def describe_set(
     """
     found, request = _asked(name, root, size, 0, progress)
     try:
-        return found.describe(request) if found.describe else described(name, *found.load(request))
+        return found.describe(request) if found.describe else described(request.name, *found.load(request))
     except OSError as error:
         raise _unreadable(request.root, error) from None
 
@@ -124,7 +141,7 @@ def _asked(
     if found.own_folder and root is None and not os.environ.get("OSP_DATA"):
         field = "ood_dir" if found.unsorted else "data_dir"
         raise UserError(f"The data set {name!r} is your own folder of images: name it ({field}, or OSP_DATA).")
-    return found, Request(name, data_dir(root), size, seed, progress)
+    return found, Request(plain_name(name), data_dir(root), size, seed, progress)
 
 
 def _unreadable(folder: Path, error: OSError) -> UserError:

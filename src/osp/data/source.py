@@ -8,8 +8,8 @@ The file's name is the set's name, and the file declares one `SOURCE`. The only 
 
     SOURCE = Source(load=load)
 
-A set from outside the package is an entry point of the group `osp.data`: its name is the set's, its value the module or
-the `Source` itself.
+A set from outside the package is such a file (`--data ./farm.py`), or an entry point of the group `osp.data`: its name
+is the set's, its value the module or the `Source` itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 
 from osp.data.images import ImageSet
 from osp.errors import UserError, suggest
-from osp.plugins import Plugins
+from osp.plugins import Plugins, is_file
 
 Progress = Callable[[int, int, str], None]
 """Called as progress(done, total, text) during anything that takes long."""
@@ -152,7 +152,7 @@ class Source:
 def _declared(found: Any) -> Source:
     source = getattr(found, "SOURCE", found)
     if not isinstance(source, Source):
-        raise TypeError("its module declares no SOURCE = osp.data.Source(...).")
+        raise TypeError("its module declares no SOURCE = osp.data.Source(...)")
     return source
 
 
@@ -166,6 +166,16 @@ def available() -> list[str]:
     ['cifar10', 'cifar100', 'digits']
     """
     return _sources.names()
+
+
+def known(name: str) -> bool:
+    """Whether there is such a set, or the name is a file of the user's own."""
+    return is_file(name) or name in available()
+
+
+def content(name: str) -> str | None:
+    """Hash of the code of a set from outside the package (`Plugins.content`)."""
+    return _sources.content(name)
 
 
 def get(name: str) -> Source:

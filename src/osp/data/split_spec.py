@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from osp.data.images import ImageSet
-from osp.data.source import SplitDefaults, available, get
+from osp.data.source import SplitDefaults, get, known
 from osp.errors import UserError, suggest
 
 
@@ -48,7 +48,7 @@ def paper_split(data: str, ood_data: str | None = None) -> dict[str, Any]:
     >>> paper_split("mnist")["unlabeled"], paper_split("cifar10", "lsun")["ood_count"]
     (30000, 10000)
     """
-    found = get(data) if data in available() else None
+    found = get(data) if known(data) else None
     within, across = (found.within, found.across) if found else (None, None)
     if ood_data is not None and across is None and within is not None:
         across = SplitDefaults(labels_per_class=within.labels_per_class, val_per_class=within.val_per_class)
@@ -72,7 +72,7 @@ def spec_for(
         defaults |= {"ood_count": None, "unlabeled": None}
     if "ood_count" in chosen or "id_count" in chosen:
         defaults |= {"ood_ratio": None, "unlabeled": None}
-    if smallest_class is not None and not (data in available() and get(data).within):
+    if smallest_class is not None and not (known(data) and get(data).within):
         defaults["labels_per_class"] = max(1, min(defaults["labels_per_class"], smallest_class // 2))
         left = max(0, smallest_class - chosen.get("labels_per_class", defaults["labels_per_class"]))
         defaults["val_per_class"] = min(defaults["val_per_class"], left // 2)

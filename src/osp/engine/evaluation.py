@@ -18,6 +18,7 @@ from osp.errors import UserError
 from osp.evaluate.metrics import accuracy, detection, interclass_variance, mean_angle, partition_quality
 from osp.evaluate.predictions import POOL_SAMPLE, Group, PoolPredictions, Predictions
 from osp.methods.base import Method, Part
+from osp.plugins import is_file, plain_name
 from osp.scores import PoolScore, Score
 
 if TYPE_CHECKING:
@@ -64,7 +65,11 @@ class Evaluation:
             if name not in self.scores:
                 self.scores[name] = scores.build(name, dim, classes).to(feed.device)
         asked = method.options.score
-        self.reported = method.own_score.name if asked == "own" else asked
+        self.reported = method.own_score.name if asked == "own" else plain_name(asked)
+        if is_file(asked):
+            if self.reported in self.scores:
+                raise UserError(f"score {asked}: there is an OOD score {self.reported!r} already; rename the file.")
+            self.scores[self.reported] = scores.build(asked, dim, classes).to(feed.device)
 
     @contextmanager
     def reported_weights(self) -> Iterator[None]:

@@ -15,6 +15,7 @@ from osp.engine.loop import Loop
 from osp.evaluate.predictions import Predictions
 from osp.evaluate.result import measure
 from osp.files import write_arrays
+from osp.plugins import plain_name
 from osp.predictor import save_predictor
 from osp.recipe import Plan
 
@@ -91,14 +92,14 @@ def describe(plan: Plan, data: Data) -> dict[str, Any]:
         ratio = float(data.truth.mean()) if len(data.truth) else 0.0
     return {
         "method": plan.method_name,
-        "dataset": plan.data,
-        "ood_data": plan.ood_data,
+        "dataset": plain_name(plan.data),
+        "ood_data": None if plan.ood_data is None else plain_name(plan.ood_data),
         "data_variant": data.variant,
         "ood_ratio": ratio,
         "labels_per_class": plan.labels_per_class,
         "unlabeled": len(data.split.unlabeled),
         "class_names": list(data.class_names),
-        "network": plan.network,
+        "network": plain_name(plan.network),
         "preset": plan.preset,
         "scale": plan.scale,
         "seed": plan.seed,

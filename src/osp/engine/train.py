@@ -28,12 +28,14 @@ from osp.engine.trackers import check_trackers, tracked
 from osp.errors import UserError, short, user_path
 from osp.files import write_text
 from osp.methods.base import Method, Task
-from osp.methods.registry import get, is_file, options_before, without_removed
+from osp.methods.registry import get, options_before, without_removed
 from osp.nets import build_network, set_batchnorm_momentum, spread
+from osp.plugins import plain_name
 from osp.predictor import Predictor, load, save_predictor
 from osp.randomness import key_to_seed
 from osp.recipe import Plan, Recipe, explain, make_plan
-from osp.recipe.plan import CUSTOM, SPLIT_FIELDS, file_content, versions
+from osp.recipe.code import check_code, contents_of, files_in
+from osp.recipe.plan import CUSTOM, SPLIT_FIELDS, versions
 from osp.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -71,8 +73,9 @@ class Run:
     def model(self) -> Predictor:
         """The trained model, loaded from the run folder when first asked for; UserError where that is gone."""
         if not self._model:
-            method = self.plan.method if self.plan.method_content is not None else None
-            self._model.append(load(self.path, network=copy.deepcopy(self.network), method=method))
+            code = files_in(self.plan.model_dump())
+            network = code.get("network") if self.network is None else copy.deepcopy(self.network)
+            self._model.append(load(self.path, network=network, method=code.get("method"), score=code.get("score")))
         return self._model[0]
 
 
@@ -93,6 +96,7 @@ def train(
     Where torchrun has started several processes, all of them call this and share the run; the first one writes.
     """
     check_recipe(recipe)
+    recipe.trust()
     folder = RunFolder(folder_for(recipe, out))
     with distributed.joined():
         display = display if display is not None and distributed.first() else Silent()
@@ -132,7 +136,7 @@ def decide(
         return decided
     plan = Plan.model_validate_json(distributed.told(decided[0].model_dump_json() if decided else ""))
     with distributed.together():
-        code = file_content(plan.method), versions(get(plan.method).version)
+        code = contents_of(plan.model_dump()), versions(get(plan.method).version)
     distributed.same_everywhere("code (the method, osp or torch)", json.dumps(code))
     return plan, json.loads(distributed.told(json.dumps(decided[1] if decided else None)))
 
@@ -199,10 +203,12 @@ def folder_for(recipe: Recipe, out: str | Path | None = None) -> Path:
     """`out`, or a name such as runs/mnist-fixmatch-r0.6-s0."""
     if out is not None:
         return user_path(out)
+    recipe.trust()
     data, seed = recipe.data or "digits", recipe.seed or 0
     given = {key: getattr(recipe, key) for key in SPLIT_FIELDS}
     ratio = spec_for(data, recipe.ood_data, seed=seed, **given).ood_ratio
-    parts = [data, recipe.ood_data, Path(recipe.method or "osp").stem, None if ratio is None else f"r{ratio:g}"]
+    names = [plain_name(name) if name else None for name in (data, recipe.ood_data, recipe.method or "osp")]
+    parts = [*names, None if ratio is None else f"r{ratio:g}"]
     return Path("runs") / "-".join([*(part for part in parts if part), f"s{seed}"])
 
 
@@ -220,12 +226,7 @@ def stored_plan(folder: RunFolder, recipe: Recipe) -> Plan:
             + "\nResume it without changing them, or start a new run with another --out (in Python: out=)."
         )
     plan = plan.moved(recipe)
-    if (is_file(plan.method) or plan.method_content is not None) and recipe.method is None:
-        raise UserError(
-            f"This run was trained by the method file {plan.method}. If you trust it, name it: --method {plan.method}"
-        )
-    if (file_content(plan.method) or None) != plan.method_content:
-        raise UserError(f"The method file {plan.method} is not the one that the run in {folder.path} began with.")
+    check_code(plan, recipe, folder.path)
     return plan
 
 

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import sys
 from collections.abc import Mapping
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from osp.errors import LONGEST_PATH, UserError, short, suggest
+from osp.errors import UserError, short, suggest
 from osp.methods.base import Method, Options
-from osp.plugins import Plugins, only_class
+from osp.plugins import Plugins, is_file, load_file, only_class, plain_name
 from osp.scores import Score
 
-_read = only_class(Method)
-_methods = Plugins("osp.methods", "osp.methods", "method", _read, helpers=("base", "registry"))
+_methods = Plugins("osp.methods", "osp.methods", "method", only_class(Method), helpers=("base", "registry"))
 
 
 def available() -> list[str]:
@@ -26,19 +20,19 @@ def available() -> list[str]:
     return _methods.names()
 
 
-def is_file(name: str) -> bool:
-    """Whether a method's name is the path of a Python file."""
-    return name.endswith(".py") and len(name) <= LONGEST_PATH
+def content(name: str) -> str | None:
+    """Hash of the code of a method from outside the package (`Plugins.content`)."""
+    return _methods.content(name)
 
 
 def get(name: str) -> type[Method]:
-    """The class of a method, by its name or by the path of a Python file that defines one."""
-    method = _from_file(Path(name)) if is_file(name) else _methods.get(name)
+    """The class of a method, by its name or by the path of a Python file that defines one and that the user named."""
+    method = _methods.get(name)
     if method is None:
         hint = suggest(name, available())
         raise UserError(f"Unknown method {short(name)}.{hint} A file of your own: --method ./mine.py")
     if not method.name:
-        method.name = Path(name).stem.replace("_", "-")
+        method.name = plain_name(name).replace("_", "-")
     return method
 
 
@@ -100,33 +94,10 @@ def _gone(options: type[Options]) -> dict[str, FieldInfo]:
 
 def own_scores(path: str) -> dict[str, type[Score]]:
     """OOD scores that a method file defines, by name."""
-    module = _import_file(Path(path))
+    module = load_file(path, "method")
     found = [
         thing
         for thing in vars(module).values()
         if isinstance(thing, type) and issubclass(thing, Score) and thing.__module__ == module.__name__
     ]
     return {each.name or each.__name__: each for each in found}
-
-
-def _from_file(path: Path) -> type[Method]:
-    try:
-        return _read(_import_file(path))
-    except TypeError as error:
-        raise UserError(f"The method file {path} is none: {error}.") from None
-
-
-def _import_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise UserError(f"The method file {path} does not exist.")
-    module_name = "osp_method_" + hashlib.blake2b(str(path.resolve()).encode(), digest_size=6).hexdigest()
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module  # pydantic resolves the annotations of the file's Options through this
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise UserError(f"The method file {path} cannot be loaded: {type(error).__name__}: {error}") from error
-    return module

@@ -1,4 +1,4 @@
-"""Networks by name: one file each in this folder, or an installed package's entry point (group `osp.networks`).
+"""Networks by name: one file each in this folder, an installed package's entry point (group `osp.networks`), or a path.
 
 A network file has a constant `NETWORK`, a `NetworkSpec`: how the encoder is built and what is known about it. Whatever
 is asked by name alone (`check_name`) builds nothing and needs no data.
@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from osp.errors import UserError, short, suggest
-from osp.plugins import Plugins
+from osp.plugins import Plugins, is_file
 
 Shape = tuple[int, ...]
 """Of one input: channels, height and width of an image, or the length of a stored feature vector."""
@@ -103,10 +103,13 @@ def available() -> list[str]:
 
 def find(name: str) -> tuple[NetworkSpec, tuple[int, ...]]:
     """What is known about the network of this name, and the numbers in the name."""
-    holders = (each for each in _networks.names() if name == each or name.startswith(f"{each}-"))
-    holder = max(holders, key=len, default=None)
+    holder = _holder(name)
     spec = None if holder is None else _networks.get(holder)
-    numbers = None if spec is None else spec.numbers(name)
+    numbers = None if spec is None else spec.numbers((spec.example or spec.name) if is_file(name) else name)
+    if is_file(name) and numbers is None:
+        raise UserError(
+            f"The network file {name} is of a family: its NETWORK needs an `example`, which is what is built."
+        )
     if spec is None or numbers is None:
         raise UserError(_unknown(name))
     count = 0 if spec.parameters is None else spec.parameters(*numbers)
@@ -116,6 +119,20 @@ def find(name: str) -> tuple[NetworkSpec, tuple[int, ...]]:
             f"{LARGEST / 1e6:,.0f} million. Choose a smaller one."
         )
     return spec, numbers
+
+
+def _holder(name: str) -> str | None:
+    """The file or entry point that a network's name belongs to."""
+    if is_file(name):
+        return name
+    holders = (each for each in _networks.names() if name == each or name.startswith(f"{each}-"))
+    return max(holders, key=len, default=None)
+
+
+def content(name: str) -> str | None:
+    """Hash of the code of a network from outside the package (`Plugins.content`)."""
+    holder = _holder(name)
+    return None if holder is None else _networks.content(holder)
 
 
 def size_of(name: str) -> int:
@@ -128,7 +145,7 @@ def _unknown(name: str) -> str:
     own = [spec for each in _networks.files() if (spec := _networks.get(each)) is not None]
     families = " or ".join(spec.name for spec in own if spec.example)
     hint = suggest(name, [*(spec.example or spec.name for spec in own), *_networks.installed()])
-    return f"Unknown network {short(name)}.{hint} Any {families} works."
+    return f"Unknown network {short(name)}.{hint} Any {families} works, or a file of your own: ./mine.py"
 
 
 def check_name(name: str) -> NetworkSpec:

@@ -18,7 +18,7 @@ import numpy as np
 from osp.data.source import Progress
 from osp.errors import UserError, printable, user_path
 from osp.files import check_writable
-from osp.methods.registry import get
+from osp.methods import get
 from osp.nets.pretrained import Backbone
 from osp.photos.backbones import open_backbone
 from osp.photos.estimates import tested

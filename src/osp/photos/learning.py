@@ -28,8 +28,8 @@ from osp.engine.records import Records
 from osp.engine.signals import Interrupted
 from osp.engine.train import build_method
 from osp.evaluate.metrics import softmax
+from osp.methods import get
 from osp.methods.base import Method, Task
-from osp.methods.registry import get
 from osp.nets.adapter import Adapter
 from osp.photos.estimates import estimate_of, fit_temperature, folds_of
 from osp.photos.features import VIEWS

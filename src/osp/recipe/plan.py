@@ -18,6 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from osp.errors import UserError, short, suggest, user_path
 from osp.machine import cores, in_gigabytes, memory
+from osp.plugins import file_content, is_file, plain_name
+from osp.recipe.code import NAMED, as_fields, contents_of, files_in, names_in
 from osp.recipe.reading import explain, read_fields
 from osp.recipe.recipe import Precision, Preset, Recipe, Scale
 from osp.version import HARNESS_VERSION, __version__
@@ -47,6 +49,9 @@ FREE = ("device", "threads", "data_dir", "ood_dir", "tensorboard", "tracker", "t
 CUSTOM = "custom"
 """The network of a run that was given a module: it has no name, and the run no identity."""
 
+FILE = "./"
+"""Stands for the path of a file of code in the identity, which has its content."""
+
 CPU_GROUP = 128
 """Images per pass on a CPU: larger ones leave its caches."""
 
@@ -73,6 +78,8 @@ class Plan(BaseModel):
     method: str
     method_content: str | None = None
     """Hash of a method file's content."""
+    contents: dict[str, str] = Field(default_factory=dict)
+    """Hashes of other code from outside the package, by what it is: network, score, data, an installed method."""
     options: dict[str, Any]
     preset: Preset
     scale: Scale
@@ -110,6 +117,12 @@ class Plan(BaseModel):
         values = {key: value for key, value in self.model_dump(mode="json").items() if key in IDENTITY}
         if self.method_content is not None:
             values["method"] = self.method_content
+        if self.contents:
+            values["contents"] = self.contents
+            for key in ("data", "ood_data", "network"):
+                values[key] = FILE if is_file(values[key]) else values[key]
+            if is_file(values["options"].get("score")):
+                values["options"] = {**values["options"], "score": FILE}
         values["options"] = {**options_removed(self.method), **values["options"]}
         for key, value in options_before(self.method).items():
             if same(self.options.get(key, value), value):
@@ -150,25 +163,34 @@ class Plan(BaseModel):
         mine, found = self.model_dump(mode="json"), []
         mine["options"] = {**options_removed(self.method), **options_before(self.method), **mine["options"]}
         asked = recipe.asked()
+        equal = self.same_files(recipe)
         for key, value in asked.items():
             if key == "options":
                 found += [
                     f"{name} is {mine['options'].get(name)!r} there, {given!r} here"
                     for name, given in value.items()
-                    if not same(mine["options"].get(name), given)
+                    if not same(mine["options"].get(name), given) and name not in equal
                 ]
-            elif key == "method" and self.method_content is not None and file_content(value) == self.method_content:
-                continue  # the same file, perhaps in another place
-            elif key not in FREE and not same(mine[key], value):
+            elif key not in (*FREE, *equal) and not same(mine[key], value):
                 found.append(f"{key} is {mine[key]!r} there, {value!r} here")
         return found
 
     def moved(self, recipe: Recipe) -> Plan:
         """This plan with the recipe's say on where and how it runs."""
         given = {key: value for key, value in recipe.asked().items() if key in FREE}
-        if "method" in recipe.asked():
-            given["method"] = recipe.method
-        return self.changed(**given)
+        equal = as_fields(self.same_files(recipe))
+        if "options" in equal:
+            equal["options"] = {**self.options, **equal["options"]}
+        return self.changed(**given, **equal)
+
+    def same_files(self, recipe: Recipe) -> dict[str, str]:
+        """Files of code that a recipe names and whose content this plan has, perhaps from another place."""
+        kept = {**self.contents, "method": self.method_content}
+        return {
+            key: name
+            for key, name in files_in(recipe.asked()).items()
+            if is_file(names_in(self.model_dump())[key]) and file_content(name, NAMED[key]) == kept.get(key)
+        }
 
 
 def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None) -> Plan:
@@ -181,6 +203,7 @@ def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None
 
     data, scale, preset = recipe.data or "digits", recipe.scale or "cpu", recipe.preset or "default"
     seed = recipe.seed or 0
+    recipe.trust()
     check_data_names(recipe, data)
     method = get(recipe.method or "osp")
     by_scale = scale_options(method, preset, scale, data, custom_network)
@@ -200,6 +223,8 @@ def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None
     spec = spec_for(data, recipe.ood_data, seed=seed, smallest_class=smallest, **given)
     numbers = {key: getattr(spec, key) for key in SPLIT_FIELDS}
     device = recipe.device or "auto"
+    decided = {"method": recipe.method or "osp", "network": None if custom_network else network, "data": data}
+    contents = contents_of({**decided, "ood_data": recipe.ood_data, "options": {"score": options.score}})
     threads = recipe.threads
     if threads is None and scale == "demo":
         threads = 1  # such small batches gain nothing from more, and lose much on a busy machine
@@ -212,7 +237,8 @@ def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None
         **numbers,
         test_ood=recipe.test_ood,
         method=recipe.method or "osp",
-        method_content=file_content(recipe.method or "osp") or None,
+        method_content=contents.pop("method", None) if is_file(recipe.method) else None,
+        contents=contents,
         options=json.loads(options.model_dump_json()),
         preset=preset,
         scale=scale,
@@ -241,8 +267,11 @@ def check_data_names(recipe: Recipe, data: str) -> None:
     from osp.data import available as data_sets
     from osp.data import get
 
+    files = [name for name in (data, recipe.ood_data) if is_file(name)]
+    if len({*map(plain_name, files), *data_sets()}) < len(files) + len(data_sets()):
+        raise UserError(f"Data set {files[0]}: another set has its name; rename the file.")
     for name in (data, recipe.ood_data, *recipe.test_ood):
-        if name is not None and name not in data_sets():
+        if name is not None and name not in (*data_sets(), *files):
             raise UserError(f"Unknown data set {short(name)}.{suggest(name, data_sets())} `osp datasets` shows them.")
     for name in recipe.test_ood:
         if name in (data, recipe.ood_data):
@@ -394,18 +423,6 @@ def on_cpu(device: str) -> bool:
 def absolute(folder: str | None) -> str | None:
     """A folder that means the same from anywhere."""
     return str(user_path(folder).absolute()) if folder else folder
-
-
-def file_content(method: str) -> str:
-    """Hash of a method file; nothing for a method by name."""
-    from osp.methods.registry import is_file
-
-    if not is_file(method):
-        return ""
-    try:
-        return hashlib.blake2b(Path(method).read_bytes(), digest_size=12).hexdigest()
-    except OSError as error:
-        raise UserError(f"Cannot read the method file {method}: {error.strerror or error}.") from None
 
 
 def versions(method: int) -> dict[str, str]:

@@ -16,6 +16,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from osp.errors import UserError, short
+from osp.plugins import trust
+from osp.recipe.code import files_in, without_code
 from osp.recipe.reading import explain, read_fields
 
 Preset = Literal["default", "paper", "v0.1"]
@@ -51,7 +53,7 @@ class Recipe(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
-    data: str | None = Field(None, description="data set; see `osp datasets`; digits if not set")
+    data: str | None = Field(None, description="data set; see `osp datasets`, or ./a_file.py; digits if not set")
     data_dir: str | None = Field(None, description="folder of the data; else OSP_DATA, else the user's cache folder")
     image_size: int | None = Field(None, ge=8, le=1024, description="resize images to this side")
     ood_data: str | None = Field(None, description="another data set whose images pollute the pool")
@@ -75,7 +77,7 @@ class Recipe(BaseModel):
         None,
         description="steps, network, batches, on colour images the optimiser: seconds, minutes, as published",
     )
-    network: str | None = Field(None, description="cnn, fast, small or wrn-DEPTH-WIDTH")
+    network: str | None = Field(None, description="cnn, fast, small, wrn-DEPTH-WIDTH, or ./a_file.py")
     steps: int | None = Field(None, ge=1, le=MOST, description="optimiser steps in all, over all stages")
     eval_every: int | None = Field(None, ge=1, le=MOST, description="steps between validations")
     log_every: int | None = Field(None, ge=1, le=MOST, description="steps between lines of metrics.jsonl")
@@ -143,6 +145,10 @@ class Recipe(BaseModel):
         empty = [key for key in ("options", "test_ood", "tracker") if not values[key]]
         return {key: value for key, value in values.items() if value is not None and key not in empty}
 
+    def trust(self) -> None:
+        """Whoever starts a run from this recipe has named the files of code in it."""
+        trust(*files_in(self.asked()).values())
+
     def changed(self, **values: Any) -> Recipe:
         """This recipe with some fields replaced, validated again."""
         return Recipe(**{**self.model_dump(), **values})
@@ -153,8 +159,10 @@ class Recipe(BaseModel):
 
     @classmethod
     def read(cls, path: str | Path) -> Recipe:
-        """From a YAML file, which never names code: a method file is given on the command line or in Python."""
-        return cls(**without_code(read_fields(path), path))
+        """From a YAML file, which never names code: files of code are given on the command line or in Python."""
+        fields = read_fields(path)
+        without_code(fields, path)
+        return cls(**fields)
 
 
 def _options_asked(values: Mapping[str, Any]) -> dict[str, str]:
@@ -176,15 +184,3 @@ def _fields() -> str:
 
 
 Recipe.__doc__ = f"{cleandoc(Recipe.__doc__ or '')}\n\nFields\n------\n{_fields()}\n"
-
-
-def without_code(fields: dict[str, Any], path: str | Path) -> dict[str, Any]:
-    """The fields of a recipe file, refused where they name a method file: reading must not run code."""
-    from osp.methods.registry import is_file
-
-    if is_file(str(fields.get("method", ""))):
-        raise UserError(
-            f"The recipe {path} names the method file {fields['method']}, and files do not say which code is run. "
-            f"If you trust it, name it yourself: --method {fields['method']} (in Python: method=...)."
-        )
-    return fields

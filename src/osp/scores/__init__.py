@@ -1,7 +1,7 @@
 """OOD scores: one file each, found by its name; larger = more OOD, everywhere.
 
 A score gives one number per image from its features, its logits and the classifier. A new one is one new file in this
-folder, or an entry point of the group `osp.scores` in an installed package; nothing else changes.
+folder, an entry point of the group `osp.scores` in an installed package, or a file of your own (`score=./mine.py`).
 """
 
 from osp.scores.base import PoolScore, Score, last_layer

@@ -1,11 +1,11 @@
-"""Finding scores by name: a file of this folder, or an installed package's entry point."""
+"""Finding scores by name: a file of this folder, an installed package's entry point, or a path to a Python file."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from osp.errors import UserError, suggest
-from osp.plugins import Plugins, only_class
+from osp.plugins import Plugins, is_file, only_class, plain_name
 from osp.scores.base import Score
 
 _scores = Plugins("osp.scores", "osp.scores", "OOD score", only_class(Score), helpers=("base", "registry"))  # type: ignore[type-abstract]
@@ -27,8 +27,13 @@ def get(name: str) -> type[Score]:
     if score is None:
         raise UserError(f"Unknown OOD score {name!r}.{suggest(name, available())}")
     if not score.name:
-        score.name = name
+        score.name = plain_name(name)
     return score
+
+
+def content(name: str) -> str | None:
+    """Hash of the code of a score from outside the package (`Plugins.content`)."""
+    return _scores.content(name)
 
 
 def build(name: str, feature_dim: int, num_classes: int, **config: Any) -> Score:
@@ -41,7 +46,7 @@ def build(name: str, feature_dim: int, num_classes: int, **config: Any) -> Score
 
 
 def check(name: str) -> str:
-    """The name, if it says which score is reported: `own` (the method's) or one that any network has.
+    """The name, if it says which score is reported: `own` (the method's), one that any network has, or a file.
 
     >>> check("energy")
     'energy'
@@ -49,6 +54,8 @@ def check(name: str) -> str:
     Traceback (most recent call last):
     osp.errors.UserError: Unknown OOD score 'enrgy'. Did you mean 'energy'?
     """
-    if name != "own" and name not in (names := available()):
+    if is_file(name):
+        get(name)
+    elif name != "own" and name not in (names := available()):
         raise UserError(f"Unknown OOD score {name!r}.{suggest(name, ['own', *names])}")
     return name

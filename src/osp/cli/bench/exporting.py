@@ -36,7 +36,7 @@ def export(
     kept = options.open_store(store)
     if names:
         choice = options.choice_of(scale, seeds, methods, datasets, ratios, settings)
-        runs = [run for name in names for run in fill(kept, expand(find_grid(name, choice.methods), choice)).runs]
+        runs = [run for name in names for run in fill(kept, expand(find_grid(name, choice.named), choice)).runs]
     else:
         runs = list(kept.runs())
     target = Store(user_path(to))

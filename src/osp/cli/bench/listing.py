@@ -76,7 +76,7 @@ def status(
     failures: list[str] = []
     for name in names or all_names():
         choice = options.choice_of(scale, seeds, methods, datasets, ratios, settings)
-        grid = find_grid(name, choice.methods)
+        grid = find_grid(name, choice.named)
         try:
             table = expand(grid, choice)
         except UserError:

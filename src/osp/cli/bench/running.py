@@ -95,7 +95,7 @@ def run(
             check_measure(each)
     except ValueError as error:
         raise UserError(f"--measure: {error}.") from None
-    tables = [expand(find_grid(name, choice.methods), choice) for name in names]
+    tables = [expand(find_grid(name, choice.named), choice) for name in names]
     for table in tables:
         if against is not None:
             check_row(table, against)

@@ -1,0 +1,90 @@
+"""Which code a recipe or a plan names: files of the user's own and plug-ins of installed packages."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from osp.errors import UserError
+from osp.plugins import is_file, same_path
+
+if TYPE_CHECKING:
+    from osp.recipe.plan import Plan
+    from osp.recipe.recipe import Recipe
+
+NAMED = {"method": "method", "network": "network", "data": "data set", "ood_data": "data set", "score": "OOD score"}
+"""What may be a file, with the word for it; `score` is an option of the method, the others are fields of the recipe."""
+
+
+def names_in(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What the fields of a recipe or plan have under these names."""
+    options = fields.get("options")
+    found = {key: fields.get(key) for key in NAMED if key != "score"}
+    return {**found, "score": options.get("score") if isinstance(options, Mapping) else None}
+
+
+def files_in(fields: Mapping[str, Any]) -> dict[str, str]:
+    """The files among them.
+
+    >>> files_in({"method": "fixmatch", "network": "./tiny.py", "options": {"score": "./mine.py"}})
+    {'network': './tiny.py', 'score': './mine.py'}
+    """
+    return {key: name for key, name in names_in(fields).items() if is_file(name)}
+
+
+def as_fields(names: Mapping[str, str]) -> dict[str, Any]:
+    """The other way round: as fields of a recipe."""
+    fields: dict[str, Any] = {key: name for key, name in names.items() if key != "score"}
+    return {**fields, "options": {"score": names["score"]}} if "score" in names else fields
+
+
+def option_for(key: str, name: str) -> str:
+    """How the user names it."""
+    if key == "score":
+        return f"--set score={name} (in Python: options={{'score': ...}})"
+    return f"--{key.replace('_', '-')} {name} (in Python: {key}=...)"
+
+
+def contents_of(fields: Mapping[str, Any]) -> dict[str, str]:
+    """Hashes of the code from outside the package that a run uses; that of a method file has a field of its own."""
+    from osp.data import source
+    from osp.methods import registry as methods
+    from osp.nets import registry as networks
+    from osp.scores import registry as scores
+
+    found = {
+        "method": methods.content,
+        "network": networks.content,
+        "data": source.content,
+        "ood_data": source.content,
+        "score": scores.content,
+    }
+    hashes = {key: found[key](name) for key, name in names_in(fields).items() if isinstance(name, str)}
+    return {key: each for key, each in hashes.items() if each is not None}
+
+
+def without_code(fields: Mapping[str, Any], path: object, named: Collection[str] = ()) -> None:
+    """Refuse the fields of a recipe file where they name a file of code that the user has not named as well."""
+    for key, name in files_in(fields).items():
+        if same_path(name) not in map(same_path, named):
+            raise UserError(
+                f"The recipe {path} names the {NAMED[key]} file {name}, and files do not say which code is run. "
+                f"If you trust it, name it yourself: {option_for(key, name)}."
+            )
+
+
+def check_code(plan: Plan, recipe: Recipe, where: object) -> None:
+    """Refuse to go on with code that the user has not named again, or that is not what the run began with."""
+    mine, named = plan.model_dump(), files_in(recipe.asked())
+    unnamed = {key: name for key, name in files_in(mine).items() if key not in named}
+    if plan.method_content is not None and "method" not in named:
+        unnamed["method"] = plan.method
+    for key, name in unnamed.items():
+        how = option_for(key, name)
+        raise UserError(f"This run was made with the {NAMED[key]} file {name}. If you trust it, name it: {how}")
+    then = plan.contents if plan.method_content is None else {**plan.contents, "method": plan.method_content}
+    now = contents_of(mine)
+    for key in sorted(now.keys() | then.keys()):
+        if now.get(key) != then.get(key):
+            word = NAMED.get(key, "code")
+            raise UserError(f"The {word} {names_in(mine).get(key)} is not the one that the run in {where} began with.")
