@@ -101,7 +101,7 @@ def test_a_file_is_used_by_naming_it_and_needed_again_by_whoever_loads_the_model
     ):
         osp.load(run.path)
     assert runs(tmp_path) == 1
-    again = osp.load(run.path, **{kind: name})  # type: ignore[arg-type]
+    again = osp.load(run.path, **{kind: name})
     assert again.threshold == model.threshold
 
 

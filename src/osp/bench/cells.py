@@ -93,18 +93,17 @@ def expand(grid: Grid, choice: Choice) -> Table:
 
 def check_names(grid: Grid, choice: Choice) -> None:
     """Unknown methods and data sets are refused before anything is run; near misses are named."""
-    from osp.data import available as data_sets
-    from osp.data import known
+    from osp.engine.data import data_sets, known_set
     from osp.methods.registry import available
 
     for name in choice.methods:
         if not is_file(name) and name not in (*available(), *(entry.name for entry in grid.entries)):
             raise UserError(f"--methods: unknown method {name!r}.{suggest(name, available())}")
     for name in choice.datasets:
-        if not known(name):
+        if not known_set(name):
             raise UserError(f"--datasets: unknown data set {name!r}.{suggest(name, data_sets())}")
     for name in grid.datasets:
-        if not known(name):
+        if not known_set(name):
             raise UserError(f"{grid.name}: unknown data set {name!r}.{suggest(name, data_sets())}")
     for ratio in choice.ratios:
         if not 0 <= ratio <= 1:

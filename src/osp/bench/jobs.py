@@ -33,9 +33,11 @@ class Job:
     def anywhere(self) -> Job:
         """With paths that mean the same in any working folder, as on another machine."""
         files = {key: str(Path(name).absolute()) for key, name in files_in(self.recipe.asked()).items()}
-        places: dict[str, Any] = {"data_dir": self.plan.data_dir, "ood_dir": self.plan.ood_dir, **as_fields(files)}
-        if "options" in places:
-            places["options"] = {**self.recipe.options, **places["options"]}
+        places: dict[str, Any] = {
+            "data_dir": self.plan.data_dir,
+            "ood_dir": self.plan.ood_dir,
+            **as_fields(files, self.recipe.options),
+        }
         return Job(self.recipe.changed(**places), self.plan, self.name, self.keys)
 
     def fields(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from osp.data import get, load_set
+from osp.data import available, get, known, load_set
 from osp.data.images import Images, ImageSet, match
 from osp.data.split import Split, SplitSpec, make_split
 from osp.data.split_spec import largest_at_ratio
@@ -103,6 +103,16 @@ def pixel_views(images: Images, data: Data, plan: Plan, device: torch.device) ->
     mean, std = normalization(plan, data)
     augmenter = Augmenter(data.shape, mean, std, mirror=data.source.mirror, cutout=data.source.cutout)
     return PixelViews(images, augmenter, device, channels_last=plan.channels_last)
+
+
+def data_sets() -> list[str]:
+    """Names of all known sets."""
+    return list(available())
+
+
+def known_set(name: str) -> bool:
+    """Whether there is such a set, or the name is a file of the user's own."""
+    return known(name)
 
 
 def load_sets(plan: Plan, progress: Any = None) -> tuple[ImageSet, ImageSet | None, ImageSet | None, ImageSet | None]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from osp.errors import UserError
-from osp.plugins import is_file, same_path
+from osp.plugins import file_content, is_file, same_path
 
 if TYPE_CHECKING:
     from osp.recipe.plan import Plan
@@ -32,10 +33,10 @@ def files_in(fields: Mapping[str, Any]) -> dict[str, str]:
     return {key: name for key, name in names_in(fields).items() if is_file(name)}
 
 
-def as_fields(names: Mapping[str, str]) -> dict[str, Any]:
-    """The other way round: as fields of a recipe."""
+def as_fields(names: Mapping[str, str], options: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """The other way round: as fields of a recipe or plan, beside these options."""
     fields: dict[str, Any] = {key: name for key, name in names.items() if key != "score"}
-    return {**fields, "options": {"score": names["score"]}} if "score" in names else fields
+    return {**fields, "options": {**options, "score": names["score"]}} if "score" in names else fields
 
 
 def option_for(key: str, name: str) -> str:
@@ -71,6 +72,13 @@ def without_code(fields: Mapping[str, Any], path: object, named: Collection[str]
                 f"The recipe {path} names the {NAMED[key]} file {name}, and files do not say which code is run. "
                 f"If you trust it, name it yourself: {option_for(key, name)}."
             )
+
+
+def same_files(plan: Plan, recipe: Recipe) -> dict[str, str]:
+    """Files of code that a recipe names and whose content the plan has, perhaps from another place."""
+    mine, then = files_in(plan.model_dump()), {**plan.contents, "method": plan.method_content}
+    asked = {key: name for key, name in files_in(recipe.asked()).items() if key in mine}
+    return {key: name for key, name in asked.items() if file_content(name, NAMED[key]) == then.get(key)}
 
 
 def check_code(plan: Plan, recipe: Recipe, where: object) -> None:

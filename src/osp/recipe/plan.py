@@ -18,8 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from osp.errors import UserError, short, suggest, user_path
 from osp.machine import cores, in_gigabytes, memory
-from osp.plugins import file_content, is_file, plain_name
-from osp.recipe.code import NAMED, as_fields, contents_of, files_in, names_in
+from osp.plugins import is_file, plain_name
+from osp.recipe.code import as_fields, contents_of, same_files
 from osp.recipe.reading import explain, read_fields
 from osp.recipe.recipe import Precision, Preset, Recipe, Scale
 from osp.version import HARNESS_VERSION, __version__
@@ -163,7 +163,7 @@ class Plan(BaseModel):
         mine, found = self.model_dump(mode="json"), []
         mine["options"] = {**options_removed(self.method), **options_before(self.method), **mine["options"]}
         asked = recipe.asked()
-        equal = self.same_files(recipe)
+        equal = same_files(self, recipe)
         for key, value in asked.items():
             if key == "options":
                 found += [
@@ -178,19 +178,7 @@ class Plan(BaseModel):
     def moved(self, recipe: Recipe) -> Plan:
         """This plan with the recipe's say on where and how it runs."""
         given = {key: value for key, value in recipe.asked().items() if key in FREE}
-        equal = as_fields(self.same_files(recipe))
-        if "options" in equal:
-            equal["options"] = {**self.options, **equal["options"]}
-        return self.changed(**given, **equal)
-
-    def same_files(self, recipe: Recipe) -> dict[str, str]:
-        """Files of code that a recipe names and whose content this plan has, perhaps from another place."""
-        kept = {**self.contents, "method": self.method_content}
-        return {
-            key: name
-            for key, name in files_in(recipe.asked()).items()
-            if is_file(names_in(self.model_dump())[key]) and file_content(name, NAMED[key]) == kept.get(key)
-        }
+        return self.changed(**given, **as_fields(same_files(self, recipe), self.options))
 
 
 def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None) -> Plan:
@@ -267,7 +255,7 @@ def check_data_names(recipe: Recipe, data: str) -> None:
     from osp.data import available as data_sets
     from osp.data import get
 
-    files = [name for name in (data, recipe.ood_data) if is_file(name)]
+    files = [name for name in (data, recipe.ood_data or "") if is_file(name)]
     if len({*map(plain_name, files), *data_sets()}) < len(files) + len(data_sets()):
         raise UserError(f"Data set {files[0]}: another set has its name; rename the file.")
     for name in (data, recipe.ood_data, *recipe.test_ood):
