@@ -90,15 +90,13 @@ def contents(folder: Path) -> dict[str, bytes | None]:
 def refused(folder: Path, arguments: list[str]) -> str:
     """Run a command that must be refused; gives what it said."""
     before = contents(folder)
-    kept = {key: value for key, value in os.environ.items() if key != "OSP_DATA"}
-    environment = kept | {
-        "XDG_CACHE_HOME": str(folder / "cache"),
-        "HOME": str(folder / "home"),
-        "OSP_MIRROR": "http://127.0.0.1:9",  # nobody listens: no test fetches a data set
-    }
-    command = [sys.executable, "-m", "osp", *arguments]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    done = osp(
+        folder,
+        *arguments,
+        OSP_DATA=None,
+        XDG_CACHE_HOME=str(folder / "cache"),
+        HOME=str(folder / "home"),
+        OSP_MIRROR="http://127.0.0.1:9",  # nobody listens: no test fetches a data set
     )
     assert done.returncode == 2, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr
@@ -222,9 +220,8 @@ def test_folders_without_permission_are_refused(folder: Path) -> None:
     locked = folder / "locked"
     locked.mkdir(mode=0o000)
     try:
-        command = [sys.executable, "-m", "osp", "train", "--steps", "1"]
         for arguments in (["--out", "locked/run"], ["--data", "mnist", "--data-dir", "locked", "--out", "run"]):
-            done = subprocess.run([*command, *arguments], cwd=folder, capture_output=True, text=True, check=False)
+            done = osp(folder, "train", "--steps", "1", *arguments)
             assert done.returncode == 2
             assert "locked" in done.stderr
             assert "Traceback" not in done.stderr

@@ -309,6 +309,7 @@ def test_all_cycles_but_the_first_ask_for_fresh_weights_and_have_equal_shares() 
     assert len(by_hand(admission=0.5).stages()) == 3
 
 
+@pytest.mark.slow
 def test_on_digits_the_pool_teaches_more_than_the_labels_alone(tmp_path: Path) -> None:
     """With 24 labels. Single seeds 0-2 under three roundings: 3.6 to 4.8 % more than from the labels alone."""
     recipe = Recipe(scale="demo", steps=600, eval_every=600, ood_ratio=0.3, labels_per_class=4)

@@ -299,6 +299,7 @@ def test_published_values_are_those_of_the_release() -> None:
     assert set(kind.paper) - set(kind.Options.model_fields) == set()
 
 
+@pytest.mark.slow
 def test_it_learns_the_digits_and_its_heads_disagree_about_ood_images(tmp_path: Path) -> None:
     """In runs of 400 steps of 64 + 320 images, seeds 0 and 1: accuracy 98.1 and 95.0, AUROC 79.6 and 73.8."""
     runs = on_digits("dac", tmp_path, batch=16, mu=4)

@@ -252,6 +252,7 @@ def method_rates() -> dict[str, float]:
     return {name: each.lr for name, each in build(linear()).extra_optimizers().items()}
 
 
+@pytest.mark.slow
 def test_it_learns_the_digits_and_the_weights_of_images_part(tmp_path: Path) -> None:
     """Single seeds 0-2 under three roundings: accuracy 93.0 to 94.7, the last spread 5 to 150 times the first."""
     runs = on_digits("ds3l", tmp_path, steps=250, mu=2)

@@ -151,6 +151,7 @@ def test_the_paper_preset_has_the_values_of_the_reference_sheet() -> None:
     assert (defaults["threshold"], defaults["unlabeled_weight"], defaults["joint_weak"]) == (0.95, 1.0, False)
 
 
+@pytest.mark.slow
 def test_it_learns_to_see_in_strong_views_what_it_sees_in_weak_ones(tmp_path: Path) -> None:
     """Single seeds 0-2, three roundings: the loss on the pool is 0.56 to 0.66 of what the labels alone leave it at,
     accuracy 86.9 to 91.6.

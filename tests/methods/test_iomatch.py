@@ -210,6 +210,7 @@ def test_the_paper_preset_has_the_values_of_the_reference_sheet() -> None:
     assert own == {"ema": 0.999, "threshold": 0.95, "open_threshold": 0.5, "open_from": 0.05, "align": None}
 
 
+@pytest.mark.slow
 def test_it_learns_the_digits_and_its_open_class_knows_ood_images(tmp_path: Path) -> None:
     """Single seeds 0-3 under four roundings: accuracy 93.9 to 96.4, AUROC of the open class 78.7 to 95.0."""
     runs = on_digits("iomatch", tmp_path, batch=16, mu=4)

@@ -163,6 +163,7 @@ def test_its_own_defaults_are_those_that_its_file_explains() -> None:
     }
 
 
+@pytest.mark.slow
 def test_it_learns_the_digits_with_four_labels_per_class(tmp_path: Path) -> None:
     """A third of the pool is OOD, and what is mixed from it gets guessed labels: theory promises no gain over the
     labels alone. Single seeds 0 and 1 under two roundings: accuracy 86.9 to 89.4.

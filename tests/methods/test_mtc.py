@@ -299,6 +299,7 @@ def test_the_paper_preset_has_the_values_of_the_reference_sheet() -> None:
     assert pytest.approx(2**20 + warm_up, rel=1e-3) == MTC.paper_steps
 
 
+@pytest.mark.slow
 def test_it_learns_the_digits_and_selects_mostly_id_images(tmp_path: Path) -> None:
     """Single seeds 0-2 under three roundings: accuracy 94.7 to 97.5, AUROC 89.7 to 95.5, purity 68.0 to 81.5.
 

@@ -205,6 +205,7 @@ def test_the_paper_preset_has_the_values_of_the_reference_sheet() -> None:
     assert own == {"ema": 0.999, "select_from": 0.2, "refresh": 0.05, "threshold": 0.95, "socr_weight": 0.5}
 
 
+@pytest.mark.slow
 def test_it_learns_the_digits_and_selects_mostly_id_images(tmp_path: Path) -> None:
     """Single seeds 0-2 under three roundings: accuracy 94.2 to 98.6, AUROC 92.6 to 98.5, purity 65.0 to 80.6.
 

@@ -127,6 +127,7 @@ def test_the_paper_preset_has_the_values_of_udas_section() -> None:
     assert (defaults["temperature"], defaults["threshold"], defaults["style_strength"]) == (1.0, 0.0, None)
 
 
+@pytest.mark.slow
 def test_it_learns_the_digits_and_tells_ood_images_apart_better_than_the_labels_alone(tmp_path: Path) -> None:
     """Single seeds 0-3 under four roundings: accuracy 92.2 to 96.9, AUROC 93.0 to 96.8, by 4.7 to 9.4 the better."""
     supervised, runs = on_digits("supervised", tmp_path, batch=16), on_digits("otct", tmp_path, batch=16, mu=4)

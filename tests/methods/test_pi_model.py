@@ -119,6 +119,7 @@ def test_the_gap_gives_its_target_no_gradient() -> None:
     assert slopes[1] is None
 
 
+@pytest.mark.slow
 def test_two_looks_at_the_pool_come_closer_than_the_labels_alone_bring_them(tmp_path: Path) -> None:
     """Single seeds 0-2 under three roundings: the gap is 0.35 to 0.38 of the other one, accuracy 81.3 to 87.2."""
     full, idle = with_and_without_pool("pi-model", tmp_path, weight=20.0)

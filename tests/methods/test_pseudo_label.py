@@ -113,6 +113,7 @@ def test_the_paper_preset_has_the_values_of_the_reference_sheet() -> None:
     assert get("pseudo-label").paper_steps == 500_000
 
 
+@pytest.mark.slow
 def test_it_learns_and_labels_much_of_the_pool(tmp_path: Path) -> None:
     """A third of the pool is OOD and gets labels too: theory promises no gain over the labels alone.
 

@@ -233,6 +233,7 @@ def test_the_score_is_minus_the_discrepancy_so_that_unsure_images_score_higher()
     assert scores[1] > scores[0]
 
 
+@pytest.mark.slow
 def test_it_learns_the_digits_in_rounds_whose_teacher_is_not_kept(tmp_path: Path) -> None:
     """Single seeds 0-3 under four roundings: accuracy 88.6 to 95.5, AUROC 75.7 to 90.3."""
     runs = on_digits("safe-student", tmp_path, batch=16, mu=4)

@@ -222,6 +222,7 @@ def test_the_paper_preset_has_the_values_of_the_reference_sheet() -> None:
     assert own == {"ema": 0.999, "hidden": 1024, "detector_steps": 500, "threshold": 0.95, "negative_below": 0.01}
 
 
+@pytest.mark.slow
 def test_it_learns_the_digits_and_its_detector_knows_ood_images(tmp_path: Path) -> None:
     """Single seeds 0-3 under four roundings: accuracy 94.4 to 97.2, AUROC of the detector 87.0 to 95.7."""
     runs = on_digits("ssb", tmp_path, batch=16, mu=4, hidden=128)

@@ -48,6 +48,7 @@ def test_the_accuracy_is_the_same_at_every_ood_ratio_and_far_above_chance(tmp_pa
     assert results[0]["accuracy"] > 70  # six classes: chance is 17; found: 95.0
 
 
+@pytest.mark.slow
 def test_a_network_with_batch_norm_learns_in_a_short_run(tmp_path: Path) -> None:
     """In evaluation mode, with running statistics: 60 steps would not move them at the field's momentum of 0.001.
 

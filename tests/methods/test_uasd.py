@@ -194,6 +194,7 @@ def test_the_paper_preset_has_the_values_of_the_reference_sheet() -> None:
     assert "labelled images" in UASD.validation
 
 
+@pytest.mark.slow
 def test_it_learns_the_digits_and_tells_ood_images_apart_better_than_the_labels_alone(tmp_path: Path) -> None:
     """Single seeds 0-3 under four roundings: accuracy 94.7 to 96.1, AUROC 91.4 to 94.3 (by 3.0 to 7.7 the better),
     purity 94.5 to 100 of a pool of which 40 % are ID, recall 45.4 to 56.2.

@@ -154,6 +154,7 @@ def test_the_paper_preset_has_the_values_of_the_reference_sheet() -> None:
     assert (defaults["ema"], defaults["joint_weak"], defaults["least_share"]) == (None, False, 1.0)
 
 
+@pytest.mark.slow
 def test_it_learns_to_see_in_strong_views_what_it_sees_in_weak_ones(tmp_path: Path) -> None:
     """Single seeds 0-3, four roundings: the loss on the pool is 0.59 to 0.69 of what the labels alone leave it at,
     accuracy 84.1 to 92.2.

@@ -257,6 +257,7 @@ def test_the_paper_preset_has_the_values_of_the_reference_sheet() -> None:
     assert VAT.Options().model_dump()["xi"] == 0.01
 
 
+@pytest.mark.slow
 def test_it_withstands_adversarial_noise_better_than_the_labels_alone_teach(tmp_path: Path) -> None:
     """Single seeds 0-2, three roundings: the divergence is 0.27 to 0.33 of the other one, accuracy 90.8 to 93.9."""
     full, idle = with_and_without_pool("vat", tmp_path, weight=1.0)
