@@ -6,27 +6,35 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help demo test test-all lint mutants torture bench install clean
+.PHONY: help demo test test-slow test-all test-nightly lint mutants torture bench install clean
 
 help:
-	@echo "make demo      train on embedded digits, in seconds after the install"
-	@echo "make test      all tests but the slow ones"
-	@echo "make test-all  all tests"
-	@echo "make lint      style, types, direction of imports"
-	@echo "make mutants   break the code one wire at a time: do the tests notice? (long)"
-	@echo "make torture   kill, fuzz and attack it (under two hours)"
-	@echo "make bench     speed and tables"
-	@echo "make install   only make the environment in $(VENV)"
-	@echo "make clean     remove $(VENV) and caches; runs/ stays"
+	@echo "make demo          train on embedded digits, in seconds after the install"
+	@echo "make test          the quick tests: minutes; before every commit"
+	@echo "make test-slow     the slow ones: what learns, several processes; a quarter of an hour"
+	@echo "make test-all      both; what .ci/run runs after lint"
+	@echo "make test-nightly  the rest: killing, filling disks, Ray, pools larger than memory; an hour"
+	@echo "make lint          style, types, direction of imports"
+	@echo "make mutants       break the code one wire at a time: do the quick tests notice? (long)"
+	@echo "make torture       kill, fuzz and attack it (under two hours)"
+	@echo "make bench         speed and tables"
+	@echo "make install       only make the environment in $(VENV)"
+	@echo "make clean         remove $(VENV) and caches; runs/ stays"
 
 demo: $(INSTALLED)
 	@$(BIN)/osp demo
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not slow"
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not slow and not nightly"
+
+test-slow: $(INSTALLED)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "slow and not nightly"
 
 test-all: $(INSTALLED)
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not nightly"
+
+test-nightly: $(INSTALLED)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m nightly
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import pickle
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from helpers.commands import osp
 
 BINARY = bytes(range(256)) * 4
 

@@ -1,4 +1,4 @@
-"""The command as users run it: in a process of its own, in an empty folder."""
+"""The command as users run it, in an empty folder; in a process of its own where that is the point."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import pytest
 from PIL import Image
 
 import osp
+from helpers import commands
 from osp import cli
 from osp.cli import train
 from osp.methods import get
@@ -41,9 +42,20 @@ def environment(folder: Path) -> dict[str, str]:
 def run(
     folder: Path, *arguments: str, code: int = 0, columns: int = 200, **variables: str
 ) -> subprocess.CompletedProcess[str]:
+    """In a process of its own."""
     command = [sys.executable, "-m", "osp", *arguments]
-    within = environment(folder) | {"COLUMNS": str(columns)} | variables
-    done = subprocess.run(command, cwd=folder, env=within, capture_output=True, text=True, timeout=300, check=False)
+    given = environment(folder) | {"COLUMNS": str(columns)} | variables
+    done = subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def here(
+    folder: Path, *arguments: str, code: int = 0, columns: int = 200, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """The same in this process."""
+    taken_out = dict.fromkeys(os.environ.keys() - environment(folder).keys())
+    done = commands.osp(folder, *arguments, **taken_out | environment(folder) | {"COLUMNS": str(columns)} | variables)
     assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
 
@@ -64,7 +76,7 @@ def within(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
 
 @pytest.mark.parametrize("command", [(), ("demo",), ("train",), ("datasets",), ("methods",), ("settings",)])
 def test_help_shows_an_example(tmp_path: Path, command: tuple[str, ...]) -> None:
-    shown = run(tmp_path, *command, "--help").stdout
+    shown = here(tmp_path, *command, "--help").stdout
     assert "Example" in shown
     assert f"osp {' '.join(command)}".strip() in shown
 
@@ -86,19 +98,19 @@ def test_version(tmp_path: Path) -> None:
 
 
 def test_methods_lists_every_method_with_what_it_does(tmp_path: Path) -> None:
-    listed = run(tmp_path, "methods").stdout
+    listed = here(tmp_path, "methods").stdout
     for name in osp.methods.available():
         assert name in listed
         assert osp.methods.get(name).summary in listed
 
 
 def test_the_paper_preset_of_a_method_says_where_each_value_comes_from(tmp_path: Path) -> None:
-    lines = run(tmp_path, "methods", "fixmatch", "--preset", "paper").stdout.splitlines()
+    lines = here(tmp_path, "methods", "fixmatch", "--preset", "paper").stdout.splitlines()
     (mu,) = [line for line in lines if line.split()[:1] == ["mu"]]
     assert "7" in mu.split()
     assert "FixMatch paper" in mu
     (default,) = [
-        line for line in run(tmp_path, "methods", "fixmatch").stdout.splitlines() if line[:6].split() == ["mu"]
+        line for line in here(tmp_path, "methods", "fixmatch").stdout.splitlines() if line[:6].split() == ["mu"]
     ]
     assert "5" in default.split()
 
@@ -134,7 +146,7 @@ def test_the_paper_preset_shows_exceptions_and_what_holds_on_one_data_set(
 
 
 def test_settings_prints_every_field_and_option_with_a_default_and_a_meaning(tmp_path: Path) -> None:
-    lines = run(tmp_path, "settings", "fixmatch").stdout.splitlines()
+    lines = here(tmp_path, "settings", "fixmatch").stdout.splitlines()
     first = {line.split()[0]: line.split() for line in lines if line.startswith(" ")}
     fields, options = osp.Recipe.model_fields, get("fixmatch").Options.model_fields
     assert {*fields, *options} <= first.keys()
@@ -144,7 +156,7 @@ def test_settings_prints_every_field_and_option_with_a_default_and_a_meaning(tmp
     assert first["tensorboard"][1] == "false"
     assert "tensorboard --logdir" in " ".join(first["tensorboard"])
     assert first["device"][1] == "auto"
-    assert "lr" not in [line.split()[0] for line in run(tmp_path, "settings").stdout.splitlines() if line[:1] == " "]
+    assert "lr" not in [line.split()[0] for line in here(tmp_path, "settings").stdout.splitlines() if line[:1] == " "]
 
 
 def test_dir_shows_what_the_package_offers_before_it_is_loaded() -> None:
@@ -154,14 +166,14 @@ def test_dir_shows_what_the_package_offers_before_it_is_loaded() -> None:
 
 
 def test_no_name_of_an_option_is_cut_in_a_narrow_terminal(tmp_path: Path) -> None:
-    shown = run(tmp_path, "methods", "osp", "--preset", "paper", columns=80).stdout.split()
+    shown = here(tmp_path, "methods", "osp", "--preset", "paper", columns=80).stdout.split()
     assert set(get("osp").Options.model_fields) <= set(shown)
 
 
 def test_datasets_without_any_data_names_each_set_and_asks_nobody(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
-        shown = run(tmp_path, "datasets", OSP_MIRROR=f"http://127.0.0.1:{server.getsockname()[1]}").stdout
+        shown = here(tmp_path, "datasets", OSP_MIRROR=f"http://127.0.0.1:{server.getsockname()[1]}").stdout
         with pytest.raises(BlockingIOError):  # nobody has called
             server.accept()
     for name in osp.data.available():
@@ -176,7 +188,7 @@ def test_datasets_finds_what_lies_in_the_folder(tmp_path: Path) -> None:
     for name, images in (("train.bin", 3), ("test.bin", 2)):
         (folder / name).write_bytes(np.zeros((images, 2 + 3072), np.uint8).tobytes())
     (folder / "VARIANT.txt").write_text("five black images\n")
-    shown = run(tmp_path, "datasets", "--data-dir", "data").stdout
+    shown = here(tmp_path, "datasets", "--data-dir", "data").stdout
     assert "\ncifar100      found    3 + 2 test images\n" in shown
     assert f"\n              {folder}\n" in shown
     assert "\n              variant: five black images\n" in shown
@@ -185,7 +197,7 @@ def test_datasets_finds_what_lies_in_the_folder(tmp_path: Path) -> None:
 def test_datasets_breaks_no_path_and_does_not_claim_to_have_found_your_own_folder(tmp_path: Path) -> None:
     deep = tmp_path / "a_folder_with_a_long_name" / "and_another_one_with_a_long_name" / "and_a_third"
     deep.mkdir(parents=True)
-    lines = run(tmp_path, "datasets", "--data-dir", str(deep), columns=60).stdout.splitlines()
+    lines = here(tmp_path, "datasets", "--data-dir", str(deep), columns=60).stdout.splitlines()
     assert f"Looked in {deep}" in lines
     for name in ("folder", "pile"):
         (line,) = [line for line in lines if line.split()[:1] == [name]]
@@ -211,9 +223,9 @@ def test_train_leaves_a_whole_run_folder_and_ends_by_saying_where(tmp_path: Path
 
 
 def test_the_recipe_of_a_run_starts_the_same_run_again(tmp_path: Path) -> None:
-    run(tmp_path, "train", "--method", "supervised", "--steps", "5", "--set", "lr=0.02", "--out", "first")
-    run(tmp_path, "train", "--recipe", "first/recipe.yaml", "--out", "second")
-    run(tmp_path, "train", "--recipe", "first/recipe.yaml", "--seed", "1", "--out", "third")
+    here(tmp_path, "train", "--method", "supervised", "--steps", "5", "--set", "lr=0.02", "--out", "first")
+    here(tmp_path, "train", "--recipe", "first/recipe.yaml", "--out", "second")
+    here(tmp_path, "train", "--recipe", "first/recipe.yaml", "--seed", "1", "--out", "third")
     first, second, third = (result_of(tmp_path / name) for name in ("first", "second", "third"))
     assert "lr: 0.02" in (tmp_path / "second" / "recipe.yaml").read_text("utf-8")
     assert {**second, "seconds": 0} == {**first, "seconds": 0}
@@ -225,17 +237,17 @@ def test_the_method_in_the_readme_runs_as_the_readme_says(tmp_path: Path) -> Non
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (tmp_path / "mine.py").write_text(code, "utf-8")
     (command,) = re.findall(r"^    osp (train --method \./mine\.py .*)$", text, re.MULTILINE)
-    run(tmp_path, *command.split(), "--steps", "20", "--out", "run")
+    here(tmp_path, *command.split(), "--steps", "20", "--out", "run")
     result = result_of(tmp_path / "run")
     assert result["method"] == "mine"
     assert result["warnings"] == []  # its mechanism was active
 
 
 def test_resume_of_a_finished_run_says_so_and_changed_options_are_named(tmp_path: Path) -> None:
-    run(tmp_path, "train", "--method", "supervised", "--steps", "4", "--out", "run")
+    here(tmp_path, "train", "--method", "supervised", "--steps", "4", "--out", "run")
     before = (tmp_path / "run" / "result.json").read_bytes()
-    assert "finished" in run(tmp_path, "train", "--resume", "--out", "run").stderr
-    refused = run(tmp_path, "train", "--resume", "--out", "run", "--seed", "5", code=2)
+    assert "finished" in here(tmp_path, "train", "--resume", "--out", "run").stderr
+    refused = here(tmp_path, "train", "--resume", "--out", "run", "--seed", "5", code=2)
     assert "seed is 0 there, 5 here" in refused.stderr
     assert (tmp_path / "run" / "result.json").read_bytes() == before
 
@@ -244,7 +256,7 @@ def test_the_demo_trains_two_methods_and_leaves_earlier_runs_alone(tmp_path: Pat
     (tmp_path / "runs" / "demo").mkdir(parents=True)
     kept = tmp_path / "runs" / "demo" / "mine.txt"
     kept.write_text("do not touch")
-    done = run(tmp_path, "demo")
+    done = here(tmp_path, "demo")
     assert [path.name for path in (tmp_path / "runs" / "demo").iterdir()] == ["mine.txt"]
     results = {path.parent.name: result_of(path.parent) for path in tmp_path.glob("runs/demo-2/*/result.json")}
     assert len(results) == 2
@@ -284,11 +296,11 @@ def test_names_from_anywhere_are_neither_markup_nor_controls(tmp_path: Path) -> 
         "val_per_class=2",
     ]
     options += ["--method", "supervised", "--steps", "2", "--out", f"fin{NASTY}"]
-    done = run(tmp_path, "train", *options)
+    done = here(tmp_path, "train", *options)
     assert f"Run: fin{SHOWN}" in done.stdout
-    again = run(tmp_path, "train", "--out", f"fin{NASTY}", "--resume")
+    again = here(tmp_path, "train", "--out", f"fin{NASTY}", "--resume")
     assert f"fin{SHOWN} is finished" in again.stderr
-    refused = run(
+    refused = here(
         tmp_path, "train", *options[:-1], "other", "--set", f"id_classes=['{NASTY}']".replace("\x1b", ""), code=2
     )
     for each in (done, again, refused):

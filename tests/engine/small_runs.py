@@ -13,6 +13,10 @@ from helpers.runs import weights
 from osp import Recipe
 from osp.runs.folder import RunFolder
 
+STEPS = 16
+"""Of the fixture `short_run`. The method that uses everything has stages of 4, 8 and 4 of them, refreshed at 4, 6, 9,
+11, 12 and 14."""
+
 
 def small(method: str = "supervised", steps: int = 12, **fields: Any) -> Recipe:
     """A recipe that takes a fraction of a second; on one thread, as these batches are too small for two."""

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from small_runs import TiedNet, assert_same_run, everything, result, small
+from small_runs import STEPS, TiedNet, assert_same_run, result, small
 from torch import nn
 
 import osp.engine.finish as finish_module
@@ -27,24 +29,9 @@ from osp.engine.signals import Interrupted
 from osp.methods import available
 from osp.runs.folder import RunFolder
 
-STEPS = 16
-"""Of the method that uses everything: stages of 4, 8 and 4 steps, refreshed at 4, 6, 9, 11, 12 and 14."""
-
-
-@pytest.fixture(scope="module")
-def unstopped(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Recipe, Path]]:
-    """`unstopped(method)`: its recipe and the folder of a run that nobody stopped."""
-    base = tmp_path_factory.mktemp("unstopped")
-    runs: dict[str, tuple[Recipe, Path]] = {}
-
-    def get(name: str) -> tuple[Recipe, Path]:
-        if name not in runs:
-            method = everything(base) if name == "everything" else name
-            recipe = small(method, steps=STEPS)
-            runs[name] = recipe, run(recipe, base / name).path
-        return runs[name]
-
-    return get
+Unstopped = Callable[[str], tuple[Recipe, Path]]
+"""The fixture `short_run`."""
+STOPS = (1, 4, 7)
 
 
 def stop(recipe: Recipe, out: Path, at: int, signal_number: int = signal.SIGINT, **more: Any) -> None:
@@ -52,12 +39,17 @@ def stop(recipe: Recipe, out: Path, at: int, signal_number: int = signal.SIGINT,
         run(recipe, out, display=Stopper(at, signal_number), **more)
 
 
-@pytest.mark.parametrize("at", [1, 4, 7])
-@pytest.mark.parametrize("method", available())
-def test_a_resumed_run_equals_one_never_stopped(
-    method: str, at: int, unstopped: Callable[[str], tuple[Recipe, Path]], tmp_path: Path
-) -> None:
-    recipe, whole = unstopped(method)
+def stops() -> Iterator[Any]:
+    """Each method at each stop; one of its stops, by its name, is quick, the others are slow."""
+    for method in available():
+        quick = STOPS[zlib.crc32(method.encode()) % len(STOPS)]
+        for at in STOPS:
+            yield pytest.param(method, at, marks=[] if at == quick else [pytest.mark.slow])
+
+
+@pytest.mark.parametrize(("method", "at"), stops())
+def test_a_resumed_run_equals_one_never_stopped(method: str, at: int, short_run: Unstopped, tmp_path: Path) -> None:
+    recipe, whole = short_run(method)
     stop(recipe, tmp_path / "run", at, signal.SIGTERM)
     assert load_checkpoint(RunFolder(tmp_path / "run").last)[1]["done"] == at
     run(recipe, tmp_path / "run", resume=True)
@@ -76,16 +68,16 @@ def test_what_short_runs_on_colour_images_take_survives_a_stop(at: int, tmp_path
 
 @pytest.mark.parametrize("at", [2, 3, 4, 5, 6, 9, 10, 12, 13, 15])
 def test_stages_refreshes_banks_and_extra_optimisers_survive_a_stop(
-    at: int, unstopped: Callable[[str], tuple[Recipe, Path]], tmp_path: Path
+    at: int, short_run: Unstopped, tmp_path: Path
 ) -> None:
-    recipe, whole = unstopped("everything")
+    recipe, whole = short_run("everything")
     stop(recipe, tmp_path / "run", at)
     run(recipe, tmp_path / "run", resume=True)
     assert_same_run(tmp_path / "run", whole)
 
 
-def test_many_stops_change_nothing(unstopped: Callable[[str], tuple[Recipe, Path]], tmp_path: Path) -> None:
-    recipe, whole = unstopped("everything")
+def test_many_stops_change_nothing(short_run: Unstopped, tmp_path: Path) -> None:
+    recipe, whole = short_run("everything")
     stop(recipe, tmp_path / "run", 1)
     for at in (4, 5, 11, 12):
         stop(recipe, tmp_path / "run", at, resume=True)
@@ -93,8 +85,8 @@ def test_many_stops_change_nothing(unstopped: Callable[[str], tuple[Recipe, Path
     assert_same_run(tmp_path / "run", whole)
 
 
-def test_hooks_are_called_once_each_where_they_belong(unstopped: Callable[[str], tuple[Recipe, Path]]) -> None:
-    _, whole = unstopped("everything")
+def test_hooks_are_called_once_each_where_they_belong(short_run: Unstopped) -> None:
+    _, whole = short_run("everything")
     state = weights(whole)
     begun, refreshed, ended, stepped = state["method/hooks"].tolist()
     assert (begun, ended, stepped) == (3, 3, STEPS)
@@ -105,16 +97,14 @@ def test_hooks_are_called_once_each_where_they_belong(unstopped: Callable[[str],
     assert 8 < visited <= 8 * 12
 
 
-def test_only_a_mechanism_that_never_acted_is_a_warning(unstopped: Callable[[str], tuple[Recipe, Path]]) -> None:
+def test_only_a_mechanism_that_never_acted_is_a_warning(short_run: Unstopped) -> None:
     """`kept` and `moved` are logged by hooks alone, `never` at each step but always 0."""
-    _, whole = unstopped("everything")
+    _, whole = short_run("everything")
     assert [warning.split()[1] for warning in result(whole)["warnings"]] == ["never"]
 
 
-def test_a_signal_during_the_last_step_does_not_keep_the_run_from_ending(
-    unstopped: Callable[[str], tuple[Recipe, Path]], tmp_path: Path
-) -> None:
-    recipe, whole = unstopped("fixmatch")
+def test_a_signal_during_the_last_step_does_not_keep_the_run_from_ending(short_run: Unstopped, tmp_path: Path) -> None:
+    recipe, whole = short_run("fixmatch")
     run(recipe, tmp_path / "run", display=Stopper(STEPS, signal.SIGTERM))
     assert_same_run(tmp_path / "run", whole)
 
@@ -124,11 +114,11 @@ def test_a_signal_during_the_last_step_does_not_keep_the_run_from_ending(
 def test_a_run_that_breaks_off_before_its_result_is_written_is_taken_up(
     method: str,
     final_model_written: bool,
-    unstopped: Callable[[str], tuple[Recipe, Path]],
+    short_run: Unstopped,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    recipe, whole = unstopped(method)
+    recipe, whole = short_run(method)
 
     def broken(*arguments: Any) -> None:
         raise SystemError("the power failed")
@@ -150,9 +140,9 @@ def test_a_run_that_breaks_off_before_its_result_is_written_is_taken_up(
 
 
 def test_a_crash_before_the_first_checkpoint_leaves_no_trace_in_the_log(
-    unstopped: Callable[[str], tuple[Recipe, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_run: Unstopped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe, whole = unstopped("fixmatch")
+    recipe, whole = short_run("fixmatch")
     with monkeypatch.context() as patch:
         patch.setattr(Recorder, "step", crash_at(8))
         with pytest.raises(SystemError):
@@ -188,10 +178,8 @@ train(recipe.changed(save_seconds=0.2), sys.argv[2], display=Waits())
 """
 
 
-def test_a_killed_process_loses_only_what_came_after_its_last_checkpoint(
-    unstopped: Callable[[str], tuple[Recipe, Path]], tmp_path: Path
-) -> None:
-    recipe, whole = unstopped("everything")
+def test_a_killed_process_loses_only_what_came_after_its_last_checkpoint(short_run: Unstopped, tmp_path: Path) -> None:
+    recipe, whole = short_run("everything")
     method = recipe.method or ""
     (tmp_path / "recipe.yaml").write_text(recipe.changed(method=None).dump(), encoding="utf-8")
     path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
@@ -227,10 +215,9 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_finished_run_is_returned_as_it_is_and_says_so(
-    unstopped: Callable[[str], tuple[Recipe, Path]],
-) -> None:
-    recipe, whole = unstopped("supervised")
+def test_a_finished_run_is_returned_as_it_is_and_says_so(short_run: Unstopped, tmp_path: Path) -> None:
+    recipe, shared = short_run("supervised")
+    whole = shutil.copytree(shared, tmp_path / "whole")  # other tests may hold the shared one
     before = RunFolder(whole).last.stat().st_mtime_ns
     display = Recorder()
     again = run(recipe, whole, resume=True, display=display)
@@ -263,8 +250,9 @@ def test_resuming_what_is_no_run_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "nothing").exists()
 
 
-def test_a_second_start_in_the_same_folder_is_refused(unstopped: Callable[[str], tuple[Recipe, Path]]) -> None:
-    recipe, whole = unstopped("supervised")
+def test_a_second_start_in_the_same_folder_is_refused(short_run: Unstopped, tmp_path: Path) -> None:
+    recipe, shared = short_run("supervised")
+    whole = shutil.copytree(shared, tmp_path / "whole")
     with pytest.raises(
         UserError, match=r"is not empty\. Continue that run with --resume.*in Python: resume=True, or another out="
     ):
