@@ -122,7 +122,17 @@ def _run_pytest(folder: Path, tests: tuple[str, ...]) -> None:
     output = os.open(OUTPUT, os.O_WRONLY | os.O_CREAT)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    options = ["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "--tb=no", "-rfE", f"--rootdir={folder}"]
+    options = [
+        "-x",
+        "-q",
+        "-m",
+        "not slow and not nightly",
+        "-p",
+        "no:cacheprovider",
+        "--tb=no",
+        "-rfE",
+        f"--rootdir={folder}",
+    ]
     sys.exit(int(pytest.main([*options, *tests])))
 
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,15 @@ from torture.trial import trial
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks and /proc")
 
 
-@pytest.mark.parametrize("name", ["sort", "undo", "store", "unpack"])
+def slow_first(*cases: Any) -> list[Any]:
+    """The first is slow, the others wait for the night."""
+    return [
+        pytest.param(*case, marks=pytest.mark.nightly if number else pytest.mark.slow)
+        for number, case in enumerate(cases)
+    ]
+
+
+@pytest.mark.parametrize("name", slow_first(("sort",), ("undo",), ("store",), ("unpack",)))
 def test_work_killed_at_system_calls_is_taken_up_and_nothing_is_lost(name: str, tmp_path: Path) -> None:
     strace = tracer()
     if strace is None:
@@ -60,7 +69,9 @@ def test_random_kills_land_and_what_is_lost_is_told(tmp_path: Path) -> None:
     assert "lost" in (tmp_path / "kills.txt").read_text()
 
 
-@pytest.mark.parametrize(("name", "kilobytes"), [("sort", 4), ("store", 0), ("store", 8), ("train supervised", 40)])
+@pytest.mark.parametrize(
+    ("name", "kilobytes"), slow_first(("store", 8), ("sort", 4), ("store", 0), ("train supervised", 40))
+)
 def test_a_disk_that_was_full_costs_nothing_once_there_is_room(name: str, kilobytes: int, tmp_path: Path) -> None:
     if not disk.may_mount():
         pytest.skip("no mount namespaces here")
@@ -92,6 +103,7 @@ def test_a_full_disk_is_one(tmp_path: Path) -> None:
     assert "once" in seen[1]
 
 
+@pytest.mark.slow
 def test_disks_that_cannot_be_written_and_images_that_vanish_are_told(tmp_path: Path) -> None:
     if disk.may_mount():
         assert disk.read_only(tmp_path / "new", begun=False) == ""
@@ -99,10 +111,12 @@ def test_disks_that_cannot_be_written_and_images_that_vanish_are_told(tmp_path: 
     assert disk.gone_on_the_way(tmp_path / "gone", 3) == ""
 
 
+@pytest.mark.slow
 def test_of_two_processes_on_one_folder_one_does_the_work(tmp_path: Path) -> None:
     assert disk.two_processes(tmp_path / "two") == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["recipe", "images", "store", "grid file", "HTTP requests"])
 def test_damaged_inputs_end_in_a_result_or_a_sentence(name: str, tmp_path: Path) -> None:
     (subject,) = (each for each in subjects() if each.name == name)
@@ -137,6 +151,7 @@ def test_the_fuzzer_tells_tracebacks_stray_files_and_crashes_within_a_batch(tmp_
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "situation"),
     [("osp", "oblong"), ("curriculum", "no pool"), ("dac", "constant")],
@@ -146,6 +161,7 @@ def test_odd_numbers_end_in_a_result_or_a_sentence(method: str, situation: str, 
     assert numbers.odd(tmp_path, method, situation) == ""
 
 
+@pytest.mark.nightly
 def test_long_work_is_measured(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert load.predict(tmp_path / "predict", 200) == ""
     assert load.training(tmp_path / "train", 40) == ""
@@ -175,6 +191,7 @@ def test_the_trial_tells_a_result_a_refusal_a_traceback_a_hang_and_gluttony() ->
     assert trial(eat, megabytes=100).kind == "memory"
 
 
+@pytest.mark.slow
 def test_hostile_files_are_refused_without_a_trace(tmp_path: Path) -> None:
     tried = [(name, case) for name, case in attack.cases(tmp_path / "attack") if "report" not in name]
     faults = {name: fault for name, case in tried if "image" not in name and (fault := case())}
@@ -182,6 +199,7 @@ def test_hostile_files_are_refused_without_a_trace(tmp_path: Path) -> None:
     assert not faults
 
 
+@pytest.mark.slow
 def test_the_long_form_runs_from_the_command(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torture", "--cases", "3", "--keep", str(tmp_path), "attack", "--help"]
     done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)

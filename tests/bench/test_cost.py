@@ -30,7 +30,13 @@ def test_images_are_counted_with_and_without_gradient(
     assert images_of(MethodStep(method, TINY, tmp_path)) == {"with gradient": learned, "without": looked_at}
 
 
-@pytest.mark.parametrize("method", available())
+QUICK = {"curriculum", "ds3l", "osp", "vat"}
+"""Stages, an optimiser of its own, a bank, and a pass of its own."""
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in available()]
+)
 def test_every_method_can_be_measured(method: str, tmp_path: Path) -> None:
     step = MethodStep(method, TINY, tmp_path)
     counted = images_of(step)

@@ -68,7 +68,7 @@ def at_work(store: Path) -> int:
     return sum(not (path.parent / "result.json").exists() for path in store.glob("*/metrics.jsonl"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_a_table_is_whole_and_the_local_one_although_a_node_is_killed(cluster: Any, tmp_path: Path) -> None:
     nodes = [cluster.add_node(num_cpus=1, object_store_memory=100 * 2**20) for _ in range(2)]

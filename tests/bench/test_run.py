@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from helpers.commands import osp
 from helpers.stores import finished, plan_of
 from osp import Recipe
 from osp.bench.jobs import Job, jobs_for
@@ -43,12 +44,12 @@ def grid(tmp_path: Path) -> Path:
 
 def command(grid: Path, store: str, *more: str) -> list[str]:
     words = ["--scale", "demo", "--seeds", "0-1", "--store", str(grid.parent / store), "--out"]
-    return [sys.executable, "-m", "osp", "bench", str(grid), *words, str(grid.parent / f"{store}-out"), *more]
+    return ["bench", str(grid), *words, str(grid.parent / f"{store}-out"), *more]
 
 
 def start(grid: Path, store: str, *more: str) -> subprocess.Popen[bytes]:
     log = open(grid.parent / f"{store}.log", "ab")  # noqa: SIM115
-    return subprocess.Popen(command(grid, store, *more), stdout=log, stderr=log)
+    return subprocess.Popen([sys.executable, "-m", "osp", *command(grid, store, *more)], stdout=log, stderr=log)
 
 
 def numbers(grid: Path, store: str) -> list[Any]:
@@ -62,6 +63,7 @@ def steps_done(store: Path) -> int:
     return sum(len(path.read_bytes().splitlines()) for path in store.glob("*/metrics.jsonl"))
 
 
+@pytest.mark.slow
 def test_a_bench_killed_at_random_moments_and_continued_gives_the_same_table(grid: Path) -> None:
     assert start(grid, "whole").wait() == 0
     moments, store = random.Random(0), grid.parent / "killed"
@@ -76,6 +78,7 @@ def test_a_bench_killed_at_random_moments_and_continued_gives_the_same_table(gri
     assert all(len(values) == 2 for _, _, values in numbers(grid, "killed"))
 
 
+@pytest.mark.slow
 def test_two_benches_at_once_share_the_store_and_run_nothing_twice(grid: Path) -> None:
     benches = [start(grid, "shared"), start(grid, "shared")]
     assert [bench.wait() for bench in benches] == [0, 0]
@@ -184,8 +187,8 @@ def test_a_full_disk_fails_one_run_with_a_sentence_and_leaves_the_others(tmp_pat
 
 
 def test_dry_run_status_and_list_start_nothing(grid: Path) -> None:
-    for words in ([*command(grid, "none", "--dry-run")], [*command(grid, "none", "--no-run")]):
-        ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    for only in ("--dry-run", "--no-run"):
+        ended = osp(grid.parent, *command(grid, "none", only))
         assert ended.returncode == 0, ended.stderr
     assert not (grid.parent / "none").exists()
 

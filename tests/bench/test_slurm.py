@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.commands import osp
 from helpers.stores import finished, plan_of
 from osp import Recipe
 from osp.bench.jobs import Job, jobs_for
@@ -66,6 +67,7 @@ def wait_for(log: Path, finished: int) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.slow
 def test_an_array_submitted_twice_does_everything_once_and_gives_the_local_table(slurm: Path) -> None:
     bench(slurm, "local")
     assert "Submitted batch job 7" in bench(slurm, "store", "--slurm")
@@ -132,8 +134,7 @@ def test_what_failed_after_the_list_was_written_is_not_tried_by_other_tasks(tmp_
 def test_an_sbatch_that_refuses_is_told_with_its_reason(slurm: Path) -> None:
     (slurm / "bin" / "sbatch").write_text("#!/bin/sh\necho 'error: invalid account' >&2; exit 1")
     words = ["--scale", "demo", "--store", str(slurm / "store"), "--slurm"]
-    command = [sys.executable, "-m", "osp", "bench", str(slurm / "tiny.yaml"), *words]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    ended = osp(slurm, "bench", slurm / "tiny.yaml", *words)
     assert ended.returncode == 2
     assert "invalid account" in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -56,7 +56,7 @@ def test_memory_does_not_grow_with_the_pool(tmp_path: Path) -> None:
 
 
 @needs_proc
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_million_images_train_in_the_memory_of_a_few(tmp_path: Path) -> None:
     small, large = memory(10_000, tmp_path / "small"), memory(1_000_000, tmp_path / "large")
     assert large[0] - small[0] < 80  # its images are 256 MB; row numbers and scores take about 40 bytes an image

@@ -61,6 +61,7 @@ def osp(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_ends_the_run_with_the_reason_and_it_goes_on_with_another_number(tmp_path: Path) -> None:
     mine, shared, alone = tmp_path / "mine.py", tmp_path / "shared", tmp_path / "alone"
     mine.write_text(MINE)
@@ -109,6 +110,7 @@ def stopped(folder: Path, after: int, *words: str) -> tuple[int, str]:
         return code, log.read()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_two_ranks_that_get_sigterm_save_once_and_end_and_go_on_to_the_same_weights(tmp_path: Path) -> None:
     """Stopped once as a run of `--devices 2` and once, going on, under torchrun."""
@@ -221,6 +223,7 @@ def test_several_machines_must_know_where_to_meet(monkeypatch: pytest.MonkeyPatc
     assert endpoint() == "10.0.0.1:1234"
 
 
+@pytest.mark.slow
 def test_machines_that_do_not_meet_are_told_in_time(tmp_path: Path) -> None:
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OSP_TIMEOUT": "3"}
     alone = osp(*SETTINGS, "--out", str(tmp_path / "run"), "--devices", "1", "--nodes", "2", **place)

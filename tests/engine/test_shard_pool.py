@@ -133,7 +133,7 @@ def test_a_whole_run_with_refreshes_in_less_memory_than_the_pool_takes_up(tmp_pa
 
 
 @needs_linux
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(shutil.which("prlimit") is None, reason="needs prlimit")
 def test_a_pool_larger_than_the_limit_on_all_memory_of_the_process(tmp_path: Path) -> None:

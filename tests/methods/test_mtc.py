@@ -201,6 +201,7 @@ def test_the_score_is_one_minus_the_domain_heads_answer() -> None:
     torch.testing.assert_close(method.ood_score(features, torch.zeros(5, CLASSES)), expected)
 
 
+@pytest.mark.slow
 def test_planted_outliers_are_told_apart_and_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fifth of the pool is Gaussian noise. What is drawn for MixMatch is what was selected, at every step.
 

@@ -327,6 +327,7 @@ def test_remedies_of_our_own_are_off_in_the_paper_preset() -> None:
     assert (options["ema"], options["least_share"], options["joint_weak"]) == (None, 0.0, True)
 
 
+@pytest.mark.slow
 def test_it_learns_digits_and_tells_them_from_others_with_its_bank_in_use(tmp_path: Path) -> None:
     """Seeds 0-2 under three roundings: accuracy 96.4 to 98.1, AUROC 97.0 to 98.3, anchors pruned 0.89 to 0.95."""
     finished = run(Recipe(method="osp", scale="demo", threads=1, steps=300), tmp_path / "run")

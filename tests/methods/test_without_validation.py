@@ -11,9 +11,13 @@ from osp import Recipe
 from osp.methods import available, get
 
 USERS = {"uasd", "ds3l", "curriculum", "safe-student"}
+QUICK = {*USERS, "osp"}
+"""The others do not look at validation images."""
 
 
-@pytest.mark.parametrize("name", available())
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in available()]
+)
 def test_no_validation_images_are_needed(name: str, tmp_path: Path) -> None:
     options = {"batch": 8, **({"mu": 1} if name != "supervised" else {})}
     recipe = Recipe(method=name, scale="demo", steps=14, val_per_class=0, options=options)
