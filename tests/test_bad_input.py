@@ -143,7 +143,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "--set with a value of a wrong kind": ("train --set batch=many", ["batch", "'many'", "integer"]),
     "unknown network": ("train --network resnet", ["'resnet'", "small", "wrn"]),
     "impossible network": ("train --network wrn-11-2", ["wrn-11-2", "16"]),
-    "unknown preset": ("train --preset papr", ["'papr'", "'default' or 'paper'"]),
+    "unknown preset": ("train --preset papr", ["'papr'", "'default', 'paper' or 'v0.1'"]),
     "unknown preset to show": ("methods fixmatch --preset papr", ["'papr'", "'paper'"]),
     "unknown scale": ("train --scale gpu", ["'gpu'", "'demo', 'cpu' or 'paper'"]),
     "unknown recipe field": ("train --recipe misspelt.yaml", ["'metod'", "'method'"]),

@@ -205,7 +205,18 @@ def test_datasets_breaks_no_path_and_does_not_claim_to_have_found_your_own_folde
 
 
 def test_train_leaves_a_whole_run_folder_and_ends_by_saying_where(tmp_path: Path) -> None:
-    options = ["--method", "fixmatch", "--steps", "6", "--ood-ratio", "0.3", "--labels-per-class", "7"]
+    options = [
+        "--method",
+        "fixmatch",
+        "--steps",
+        "6",
+        "--ood-ratio",
+        "0.3",
+        "--labels-per-class",
+        "7",
+        "--set",
+        "threads=1",
+    ]
     done = run(tmp_path, "train", *options, "--out", "first")
     assert "first" in done.stdout
     assert "test accuracy" in done.stdout

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 from small_runs import small
 
+from helpers import commands
 from helpers.runs import Stopper, run
 from osp import Recipe, UserError, cli
 from osp.engine.signals import Interrupted
@@ -31,7 +32,7 @@ def osp(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
     return int(ended.value.code or 0)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_saves_ends_with_130_and_says_how_to_continue(
     number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -126,21 +127,8 @@ class Mine(Method):
 
 def test_a_method_file_outside_the_package_runs_from_the_command(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MINE, encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "osp",
-        "train",
-        "--method",
-        "./mine.py",
-        "--scale",
-        "demo",
-        "--steps",
-        "10",
-        "--set",
-        "threads=1",
-    ]
-    ended = subprocess.run([*command, "--out", "run"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    words = ["--method", "./mine.py", "--scale", "demo", "--steps", "10", "--set", "threads=1", "--out", "run"]
+    ended = commands.osp(tmp_path, "train", *words)
     assert ended.returncode == 0, ended.stderr
     result = RunFolder(tmp_path / "run").read_result()
     assert result is not None

@@ -97,6 +97,7 @@ def test_the_commands_say_what_they_do() -> None:
     assert {"fit", "predict", "sort"} <= set(names)
 
 
+@pytest.mark.slow
 def test_from_two_folders_of_real_photos_to_a_sorted_pile_and_back(
     tmp_path: Path, real_data: Callable[..., Path]
 ) -> None:

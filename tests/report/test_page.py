@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 import osp
+from helpers import commands
 from helpers.browser import browser
 from helpers.finished import finished
 from osp import Recipe, UserError
@@ -127,11 +128,10 @@ def test_what_is_no_finished_run_is_told_in_a_sentence(broken: str, tmp_path: Pa
 
 
 def test_the_command_writes_the_page(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "osp", "report", str(finished("supervised").folder.path)]
-    done = subprocess.run([*command, "--out", str(tmp_path / "p.html")], capture_output=True, text=True, check=False)
+    done = commands.osp(tmp_path, "report", finished("supervised").folder.path, "--out", tmp_path / "p.html")
     assert (done.returncode, done.stderr) == (0, "")
     assert "p.html" in done.stdout
-    wrong = subprocess.run([*command[:-1], str(tmp_path)], capture_output=True, text=True, check=False)
+    wrong = commands.osp(tmp_path, "report", tmp_path)
     assert wrong.returncode == 2
     assert "no run folder" in wrong.stderr
 
