@@ -77,14 +77,30 @@ CASES = {
 }
 
 
+QUICK = ("osp", "ssb at rest", "curriculum")
+"""A bank and a memory of scores, parameters without gradient, stages that begin anew."""
+
+
+def quick_and_slow(*names: str) -> list[Any]:
+    return [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in names]
+
+
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All cases, in one process and in two."""
+def asked(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The cases that tests of this round are about."""
+    items = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    names = {*QUICK, *(item.callspec.params.get("name") for item in items)}  # type: ignore[attr-defined]
+    return {name: each for name, each in CASES.items() if name in names}
+
+
+@pytest.fixture(scope="module")
+def runs(asked: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """These cases, in one process and in two."""
     folder = tmp_path_factory.mktemp("runs")
-    both = in_two(train_cases, folder / "two", CASES)
+    both = in_two(train_cases, folder / "two", asked)
     threads = torch.get_num_threads()
     try:
-        train_cases(folder / "one", CASES)
+        train_cases(folder / "one", asked)
         wait_for(both)
     finally:
         torch.set_num_threads(threads)
@@ -102,7 +118,7 @@ def test_every_method_is_here() -> None:
     assert {each["method"] for each in CASES.values()} == set(available())
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", quick_and_slow(*CASES))
 def test_two_processes_end_where_one_does(name: str, runs: Path) -> None:
     alone = state(runs / "one", 0, name)
     for rank in range(PROCESSES):
@@ -118,7 +134,7 @@ def test_two_processes_end_where_one_does(name: str, runs: Path) -> None:
                 assert float((found - wanted).abs().max() if found.numel() else 0) <= TOLERANCE * scale, key
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", quick_and_slow(*CASES))
 def test_two_processes_write_the_losses_of_one_once(name: str, runs: Path) -> None:
     def lines(folder: Path) -> list[dict[str, Any]]:
         return RunFolder(folder / name).read_metrics()
@@ -131,21 +147,25 @@ def test_two_processes_write_the_losses_of_one_once(name: str, runs: Path) -> No
             assert two["images_seen"] == one["images_seen"]
 
 
-def test_both_processes_have_the_same_to_the_bit(runs: Path) -> None:
-    for name in CASES:
+def test_both_processes_have_the_same_to_the_bit(asked: dict[str, Any], runs: Path) -> None:
+    for name in asked:
         first, second = (state(runs / "two", rank, name) for rank in range(PROCESSES))
         assert [key for key in first if not torch.equal(first[key], second[key])] == []
 
 
-def test_the_mechanisms_were_at_work(runs: Path) -> None:
+@pytest.mark.parametrize("name", quick_and_slow("osp", "osp each step", "osp both feeds", "mtc", "dac", "curriculum"))
+def test_the_mechanisms_were_at_work(name: str, runs: Path) -> None:
     """A comparison of idle parts would say nothing."""
-    for name in ("osp", "osp each step", "osp both feeds"):
-        found = state(runs / "one", 0, name)
+    found = state(runs / "one", 0, name)
+    if name == "mtc":
+        assert len(set(found["soft"].tolist())) > 10
+    elif name == "dac":
+        assert found["memory.embeddings"].any()
+    elif name == "curriculum":
+        assert found["admitted_rows"].any()
+    else:
         assert found["kept_rows"].any()
         assert found["bank.written"].sum() > 5
-    assert len(set(state(runs / "one", 0, "mtc")["soft"].tolist())) > 10
-    assert state(runs / "one", 0, "dac")["memory.embeddings"].any()
-    assert state(runs / "one", 0, "curriculum")["admitted_rows"].any()
 
 
 def test_parameters_that_rest_stay_untouched(runs: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from osp.runs.folder import RunFolder
 
 STEPS = 60
 AT_ONCE: dict[str, dict[str, Any]] = {
+    "curriculum": {"admission": 1.0},
     "dac": {"threshold": 0.3, "head_threshold": 0.3, "start": 0.2},
     "ds3l": {"ramp": 0.0},
     "ssb": {"threshold": 0.3, "negative_below": 0.5, "detector_steps": 0, "hidden": 32},
