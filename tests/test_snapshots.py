@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 KEPT = Path(__file__).with_name("snapshots")
 RENEW = bool(os.environ.get("RENEW_SNAPSHOTS"))
 QUICK = 4
-"""Stored tables that `make test` compares; `make test-all` compares all of them."""
+"""Stored tables that `make test` compares; `make test-slow` compares the others."""
 
 
 @pytest.fixture(autouse=True)
