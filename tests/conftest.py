@@ -8,8 +8,12 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from osp import Recipe
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # batches are tiny here, and tests run side by side
 
@@ -70,3 +74,34 @@ def _unpack(root: Path, names: tuple[str, ...]) -> None:
             subprocess.run(command, check=True, capture_output=True)
         for name in wanted:
             (root / f".{name}-is-whole").touch()
+
+
+@pytest.fixture(scope="session")
+def short_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Recipe, Path]]:
+    """`short_run(method)`, in tests/engine: its recipe and the folder of a run of 16 steps that nobody stopped.
+
+    Made once, also where tests run side by side, so nobody may change what is in the folder. "everything" is the method
+    that uses every contract.
+    """
+    from small_runs import STEPS, everything, small
+
+    from helpers.runs import run
+    from osp.files import locked
+    from osp.runs.folder import RunFolder
+
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "short-runs"
+    shared.mkdir(exist_ok=True)
+
+    def get(name: str) -> tuple[Recipe, Path]:
+        with locked(shared / f"{name}.lock"):
+            path, method = shared / name, name
+            if name == "everything":  # written once, because others may just be reading it
+                method = str(shared / "everything.py") if path.exists() else everything(shared)
+            recipe = small(method, steps=STEPS)
+            if not path.exists():
+                run(recipe, path)
+            assert RunFolder(path).read_result() is not None, f"the run of {name} failed in another test"
+        return recipe, path
+
+    return get

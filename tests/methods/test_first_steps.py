@@ -31,6 +31,9 @@ def test_the_loss_on_labels_falls_and_every_mechanism_acts(method: str, tmp_path
     fields = {"scale": "demo", "steps": steps, "eval_every": steps, "log_every": 1, "threads": 1}
     options = {"batch": 16, **own, **AT_ONCE.get(method, {})}
     done = run(Recipe(method=method, labels_per_class=10, options=options, **fields), tmp_path / "run")
-    losses = [line["ce"] for line in RunFolder(done.path).read_metrics() if "ce" in line]
-    assert mean(losses[-steps // 4 :]) < 0.95 * mean(losses[:5])
+    lines = [line for line in RunFolder(done.path).read_metrics() if "ce" in line]
+    if method == "curriculum":  # its later cycles begin anew, and with its own labels for OOD images
+        lines = [line for line in lines if line["stage"] == "cycle 0"]
+    losses = [line["ce"] for line in lines]
+    assert mean(losses[-len(losses) // 4 :]) < 0.95 * mean(losses[:5])
     assert not [warning for warning in done.result["warnings"] if "idle" in warning]
