@@ -69,6 +69,7 @@ CASES = {
     "pi-model": case("pi-model", ramp=0.0, input_noise=0.1),
     "pseudo-label": case("pseudo-label", threshold=0.3, ramp=0.0),
     "safe-student": case("safe-student", teacher_share=0.34, rounds=2),
+    "softmatch": case("softmatch"),
     "t2t": case("t2t", **T2T),
     "t2t by muon": case("t2t", **T2T, optimizer="muon", one_schedule=True),
     "uasd": case("uasd", start=0.2, ramp=0.0, refresh=0.3),

@@ -21,7 +21,8 @@ def osp(folder: Path, *arguments: object, **variables: str | None) -> CompletedP
     `variables` are those of the environment to set, or to take out if None. All is as before afterwards.
     """
     words = ["osp", *map(str, arguments)]
-    said, complained = (TextIOWrapper(BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    streams = BytesIO(), BytesIO()
+    said, complained = (TextIOWrapper(each, encoding="utf-8", write_through=True) for each in streams)
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(said), redirect_stderr(complained):
         patch.chdir(folder)
@@ -35,5 +36,5 @@ def osp(folder: Path, *arguments: object, **variables: str | None) -> CompletedP
         with pytest.raises(SystemExit) as ended:
             cli.main()
     torch.set_num_threads(threads)
-    stdout, stderr = (each.buffer.getvalue().decode("utf-8") for each in (said, complained))  # type: ignore[attr-defined]
+    stdout, stderr = (each.getvalue().decode("utf-8") for each in streams)
     return CompletedProcess(words, int(ended.value.code or 0), stdout, stderr)

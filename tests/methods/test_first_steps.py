@@ -27,8 +27,9 @@ AT_ONCE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("method", available())
 def test_the_loss_on_labels_falls_and_every_mechanism_acts(method: str, tmp_path: Path) -> None:
     """Seen: the last quarter's mean is 0.44 to 0.86 of that of the first five steps."""
-    steps, own = STEPS[method], {} if method == "supervised" else {"mu": 2}
-    fields = {"scale": "demo", "steps": steps, "eval_every": steps, "log_every": 1, "threads": 1}
+    steps = STEPS[method]
+    own: dict[str, Any] = {} if method == "supervised" else {"mu": 2}
+    fields: dict[str, Any] = {"scale": "demo", "steps": steps, "eval_every": steps, "log_every": 1, "threads": 1}
     options = {"batch": 16, **own, **AT_ONCE.get(method, {})}
     done = run(Recipe(method=method, labels_per_class=10, options=options, **fields), tmp_path / "run")
     lines = [line for line in RunFolder(done.path).read_metrics() if "ce" in line]
