@@ -90,7 +90,7 @@ def quick_and_slow(*names: str) -> list[Any]:
 def asked(request: pytest.FixtureRequest) -> dict[str, Any]:
     """The cases that tests of this round are about."""
     items = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
-    names = {*QUICK, *(item.callspec.params.get("name") for item in items)}  # type: ignore[attr-defined]
+    names = {*QUICK, *(item.callspec.params.get("name") for item in items)}
     return {name: each for name, each in CASES.items() if name in names}
 
 
