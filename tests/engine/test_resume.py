@@ -47,7 +47,7 @@ def stops() -> Iterator[Any]:
             yield pytest.param(method, at, marks=[] if at == quick else [pytest.mark.slow])
 
 
-@pytest.mark.parametrize(("method", "at"), stops())
+@pytest.mark.parametrize(("method", "at"), list(stops()))
 def test_a_resumed_run_equals_one_never_stopped(method: str, at: int, short_run: Unstopped, tmp_path: Path) -> None:
     recipe, whole = short_run(method)
     stop(recipe, tmp_path / "run", at, signal.SIGTERM)
