@@ -117,7 +117,7 @@ def test_without_validation_images_the_last_model_is_tested_all_the_same(tmp_pat
     assert found.result["val_accuracy"] is None
     assert found.result["accuracy"] is not None
     assert not RunFolder(found.path).best.exists()
-    assert 0 < found.model.threshold < 1
+    assert 0 < found.model.thresholds["softmax"] < 1
 
 
 def test_supervised_needs_no_unlabelled_images_and_others_say_that_they_do(tmp_path: Path) -> None:
