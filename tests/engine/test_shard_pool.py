@@ -73,10 +73,11 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 from osp import Recipe
-from osp.engine import large, passes
+from osp.engine import evaluation, large, passes
 from osp.engine.train import train as engine_train
 large.IN_MEMORY = 1000  # scores and decisions of the pool are in files, too
 passes.POOL_BATCH = 32  # what a chunk takes up is small beside the pool
+evaluation.POOL_REFERENCES = 500  # and so is what scores are fitted to, whatever the size of the pool
 first, second, out, side, count, room = sys.argv[1:]
 side, count, room = int(side), int(count), int(room)
 
@@ -127,7 +128,7 @@ def trained(folder: Path, side: int, count: int, room: int, *limit: str) -> None
 
 @needs_linux
 def test_a_whole_run_with_refreshes_in_less_memory_than_the_pool_takes_up(tmp_path: Path) -> None:
-    side, count, room = 48, 6000, 32 << 20
+    side, count, room = 48, 12_000, 64 << 20  # of it some 30 MB are scratch of fixed size, for fitting scores
     assert count * 3 * side * side > 1.2 * room
     trained(tmp_path, side, count, room)
 

@@ -151,7 +151,7 @@ def test_the_paper_preset_has_the_values_of_the_reference_sheet() -> None:
     }
     assert get("uda").paper_steps == 250_000
     defaults = get("uda").Options().model_dump()
-    assert (defaults["ema"], defaults["joint_weak"], defaults["least_share"]) == (None, False, 1.0)
+    assert (defaults["ema"], defaults["joint_weak"], defaults["least_share"]) == (0.999, False, 1.0)
 
 
 @pytest.mark.slow

@@ -71,6 +71,20 @@ def test_directions_are_stretched_half_way_to_equal_variance() -> None:
     assert float(basis[:, 0].norm()) == pytest.approx((1e-3 * values[-1]) ** -0.25, rel=1e-4)
 
 
+def test_many_directions_are_reduced_to_the_leading_ones() -> None:
+    """Of 600 directions, 20 of which vary: as good as those 20 alone."""
+    draws = torch.Generator().manual_seed(0)
+    rows = torch.randn(500, 20, generator=draws) @ torch.randn(20, 600, generator=draws)
+    rows = rows + 1e-3 * torch.randn(500, 600, generator=draws)
+    mean = rows.mean(dim=0)
+    basis = half_whitened(rows, mean)
+    assert basis.shape == (600, 256)
+    seen = ((rows - mean) @ basis).double()
+    spread = torch.linalg.eigvalsh(seen.T @ seen / 500)[-20:]
+    expected = torch.linalg.svdvals((rows - mean).double())[:20].flip(0) / 500**0.5
+    torch.testing.assert_close(spread, expected, rtol=1e-2, atol=0)
+
+
 def test_a_kind_without_labels_is_unknown_however_near_it_is_to_a_class() -> None:
     """The unknown kind leans towards class 0; a sample of that class does not fall to it."""
     beside = 0.7 * torch.eye(8)[0] + 0.7 * torch.eye(8)[5]

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from osp.parts.neighbors import principal_directions
+
 SHARPNESS = 10.0
 """κ: how sharply an image belongs to its nearest centers."""
 STARTS = 3
@@ -65,12 +67,13 @@ def half_whitened(features: Tensor, mean: Tensor) -> Tensor:
 
     Unchanged, a few directions of large variance would decide every comparison; fully whitened, noise would.
     """
-    centered = (features - mean).double()
-    values, vectors = torch.linalg.eigh(centered.T @ centered / max(len(centered), 1))
-    values, vectors = values[-DIRECTIONS:], vectors[:, -DIRECTIONS:]
+    centered = features - mean
+    leading = principal_directions(centered, DIRECTIONS)
+    seen = (centered @ leading).double()
+    values, vectors = torch.linalg.eigh(seen.T @ seen / max(len(seen), 1))
     least = (LEAST_VARIANCE * values[-1]).clamp(min=torch.finfo(torch.float32).tiny)
     stretched: Tensor = vectors * values.clamp(min=least) ** -0.25
-    return stretched.float().contiguous()
+    return (leading @ stretched.float()).contiguous()
 
 
 def free_centers(num_classes: int, num_pool: int) -> int:

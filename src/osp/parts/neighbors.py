@@ -45,20 +45,24 @@ class Neighbors:
         return score, 1 - cosines[:, -1]
 
 
-def fit_neighbors(labeled: Tensor, references: Tensor, k: int = 10, rounds: int = 3, dim: int = 64) -> Neighbors:
+def fit_neighbors(
+    labeled: Tensor, references: Tensor, k: int = 10, rounds: int = 3, dim: int = 64, at_once: int | None = None
+) -> Neighbors:
     """Distance to the labelled images, averaged along the neighbors in a sample of the pool.
 
     On labelled and reference features (normalized, reduced to `dim` principal directions):
 
         s_i = 0 for labelled i, else 1 - max over labelled j of cos(z_i, z_j)
         repeat `rounds` times:  s_i <- mean of s over the k nearest nodes of i;  s = 0 again for labelled nodes
+
+    `at_once` bounds the memory: cosines of so many nodes with all are held at a time.
     """
     basis = principal_directions(unit_rows((references if len(references) else labeled).float()), dim)
     nodes, count = embed(torch.cat([labeled, references]), basis), len(labeled)
     if len(references) == 0:
         return Neighbors(basis, nodes, nodes.new_empty(0), k)
-    values = 1 - (nodes @ nodes[:count].T).amax(dim=1)
-    chunks = torch.split(nodes, len(nodes) if len(nodes) <= WHOLE else 2048)  # all cosines of many would not fit
+    chunks = torch.split(nodes, at_once or (len(nodes) if len(nodes) <= WHOLE else 2048))
+    values = 1 - torch.cat([(chunk @ nodes[:count].T).amax(dim=1) for chunk in chunks])
     neighbors = torch.cat([(chunk @ nodes.T).topk(min(k, len(nodes)), dim=1).indices for chunk in chunks])
     for _ in range(rounds):
         values[:count] = 0

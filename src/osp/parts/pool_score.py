@@ -16,6 +16,10 @@ from osp.parts.neighbors import Neighbors, fit_neighbors
 
 USUAL = 0.99
 """Share of the pool that is not novel."""
+LEAST_SPREAD = 1e-3
+"""Of a score that hardly varies: dividing by less would only show rounding."""
+AT_ONCE = 256
+"""Images that are compared with all others at a time: bounds the memory."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +47,12 @@ class PoolAsked:
 
 def ask_pool(labeled: Tensor, labels: Tensor, pool: Tensor, num_classes: int) -> PoolAsked:
     """Fit to features of labelled images with their classes, and of pool images (there may be none)."""
-    clusters, neighbors = fit_clusters(labeled, labels, pool, num_classes), fit_neighbors(labeled, pool)
+    clusters = fit_clusters(labeled, labels, pool, num_classes)
+    neighbors = fit_neighbors(labeled, pool, at_once=AT_ONCE)
     seen = pool if len(pool) else labeled
-    by_neighbors, novelty = neighbors.score_and_novelty(seen)
+    parts = [neighbors.score_and_novelty(rows) for rows in torch.split(seen, AT_ONCE)]
+    by_neighbors, novelty = (torch.cat(column) for column in zip(*parts, strict=True))
     columns = torch.stack([clusters.score(seen), by_neighbors, novelty], dim=1)
     middle = columns.mean(dim=0)
     middle[2] = novelty.sort().values[int(USUAL * (len(novelty) - 1))]
-    return PoolAsked(clusters, neighbors, middle, columns.std(dim=0, correction=0).clamp(min=1e-6))
+    return PoolAsked(clusters, neighbors, middle, columns.std(dim=0, correction=0).clamp(min=LEAST_SPREAD))

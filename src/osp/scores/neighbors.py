@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from osp.parts.neighbors import Neighbors, fit_neighbors
+from osp.parts.pool_score import AT_ONCE
 from osp.scores.base import PoolScore
 
 MOST_LABELED = 8000
@@ -39,7 +40,7 @@ class NeighborScore(PoolScore):
         self.basis, self.nodes, self.values = (each.to(device) for each in (part.basis, part.nodes, part.values))
 
     def fit_pool(self, features: Tensor, labels: Tensor, pool: Tensor) -> None:
-        self.take(fit_neighbors(features[spread_rows(features)], pool))
+        self.take(fit_neighbors(features[spread_rows(features)], pool, at_once=AT_ONCE))
 
     def forward(self, features: Tensor, logits: Tensor, classifier: nn.Module) -> Tensor:
         return self.part.score(features)
