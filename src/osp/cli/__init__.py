@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import warnings
@@ -47,7 +48,11 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a terminal without Unicode shows \xe9, and goes on
-    sys.exit(_run())
+    code = 1
+    if "RANK" in os.environ:
+        atexit.register(lambda: _end(code))  # the first to be registered is the last to be called
+    code = _run()
+    sys.exit(code)
 
 
 def _run() -> int:
@@ -73,6 +78,17 @@ def _run() -> int:
             return 1
         complain(f"{error.filename}: {error.strerror or error}.")
     return 2
+
+
+def _end(code: int) -> None:
+    """End one of a run's processes without taking the interpreter down.
+
+    A thread of gloo or of autograd that wants the interpreter while it goes down ends the process with SIGABRT ("terminate
+    called without an active exception"), after all work is done, and the launcher would call the run failed.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _drop(stream: TextIO) -> None:
