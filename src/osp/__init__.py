@@ -18,16 +18,16 @@ from osp.version import __version__
 
 if TYPE_CHECKING:
     from osp.api import train
-    from osp.engine.train import Run
     from osp.photos.estimator import RobustClassifier
     from osp.photos.fit import fit
     from osp.predictor import Predictor, load
     from osp.recipe import Plan, Recipe
+    from osp.runs.run import Run
 
 _LAZY = {
     "Recipe": "osp.recipe",
     "train": "osp.api",
-    "Run": "osp.engine.train",
+    "Run": "osp.runs.run",
     "fit": "osp.photos.fit",
     "load": "osp.predictor",
     "Predictor": "osp.predictor",

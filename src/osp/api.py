@@ -9,9 +9,9 @@ from torch import nn
 
 from osp.distributed import started_rank
 from osp.engine import train as engine
-from osp.engine.data import Data
 from osp.engine.progress import Display, shown
 from osp.recipe import Recipe
+from osp.runs.run import Run
 
 
 def train(
@@ -23,7 +23,7 @@ def train(
     progress: bool = True,
     display: Display | None = None,
     loading: Any = None,
-) -> engine.Run:
+) -> Run:
     """Train what the recipe describes, and keep everything of the run in one folder.
 
     Parameters
@@ -58,22 +58,17 @@ def train(
             recipe, out, resume=resume, network=network, display=display or own, loading=loading or own.loading
         )
     if run.data is not None:
-        _draw(run, run.data)
+        _draw(run)
     return run
 
 
-def _draw(run: engine.Run, data: Data) -> None:
+def _draw(run: Run) -> None:
     """The picture comes last: whatever goes wrong in drawing, the result is there."""
     import warnings
 
-    from osp.evaluate.predictions import Predictions
     from osp.report.picture import draw_result  # matplotlib: only once there is something to draw
-    from osp.runs.folder import RunFolder
 
-    folder = RunFolder(run.path)
     try:
-        predictions = Predictions.load(folder.predictions)
-        scores = predictions.pool.scores[predictions.score]
-        draw_result(folder, data, scores, run.result, folder.read_metrics())
+        draw_result(run)
     except Exception as error:
         warnings.warn(f"The picture of the result could not be drawn: {type(error).__name__}: {error}", stacklevel=3)

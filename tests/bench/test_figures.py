@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.text
@@ -16,14 +17,14 @@ from osp.bench.figures import alpha, available, draw, labels, ratio, time, title
 from osp.bench.figures._lines import by_method, lines_of, number
 from osp.report.embedding import feature_map
 from osp.report.figure import own_style, png
-from osp.report.reading import FinishedRun, read_run
+from osp.runs.run import Run
 
 
-def with_result(run: FinishedRun, **values: float | str) -> FinishedRun:
-    return FinishedRun(run.folder, run.plan, {**run.result, **values})
+def with_result(run: Run, **values: float | str) -> Run:
+    return replace(run, result={**run.result, **values})
 
 
-def some_runs() -> list[FinishedRun]:
+def some_runs() -> list[Run]:
     return [finished(), finished("supervised")]
 
 
@@ -71,13 +72,13 @@ def without_arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose map was drawn, as a store in a repository keeps it."""
     copy = tmp_path_factory.mktemp("maps") / "kept"
     shutil.copytree(finished().folder.path, copy)
-    assert tsne.kept_map(read_run(copy)) is not None
+    assert tsne.kept_map(Run.read(copy)) is not None
     (copy / "predictions.npz").unlink()
     return copy
 
 
 def test_a_map_once_drawn_is_drawn_again_without_the_features(without_arrays: Path, tmp_path: Path) -> None:
-    run, before = read_run(without_arrays), feature_map(finished())
+    run, before = Run.read(without_arrays), feature_map(finished())
     kept = tsne.kept_map(run)
     assert before is not None
     assert kept is not None
@@ -103,7 +104,7 @@ def test_a_damaged_map_is_a_sentence(content: str, without_arrays: Path, tmp_pat
     shutil.copytree(without_arrays, copy)
     (copy / "map.json").write_text(content)
     with pytest.raises(UserError, match=r"map\.json is damaged: .+ Delete it\."):
-        draw("figure-tsne", [read_run(copy)], tmp_path)
+        draw("figure-tsne", [Run.read(copy)], tmp_path)
 
 
 def test_lines_are_means_over_seeds_by_method_in_the_papers_order() -> None:
@@ -119,7 +120,7 @@ def test_lines_are_means_over_seeds_by_method_in_the_papers_order() -> None:
     ]
 
 
-def written(module: object, runs: list[FinishedRun]) -> str:
+def written(module: object, runs: list[Run]) -> str:
     with own_style():
         (figure,) = module.figures(runs).values()  # type: ignore[attr-defined]
         png(figure)

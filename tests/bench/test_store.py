@@ -166,7 +166,7 @@ def test_an_export_is_a_store_without_weights_and_without_places(store: Store, t
     assert "somebody" not in (small.root / "digits.jsonl").read_text()
     (original,) = store.runs()
     plain = original.plan.changed(data_dir=None, recipe=found.plan.recipe)
-    assert (found.plan, found.result, found.data, found.machine) == (plain, original.result, original.data, {})
+    assert (found.plan, found.result, found.keys, found.machine) == (plain, original.result, original.keys, {})
 
 
 def test_an_exported_run_is_written_again_once_it_was_tested_on_more(store: Store, tmp_path: Path) -> None:

@@ -272,8 +272,7 @@ def test_a_rank_ends_with_its_code_after_all_others_are_done_and_without_taking_
     def ended(code: str, **environment: str) -> tuple[int, str]:
         done = subprocess.run(
             [sys.executable, "-c", textwrap.dedent(text).replace("CODE", code)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             text=True,
             env={**os.environ, **environment},
         )

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from osp import Recipe
 from osp.engine.checkpoint import load_checkpoint
-from osp.engine.train import Run, train
+from osp.engine.train import train
 from osp.runs.folder import RunFolder
+from osp.runs.run import Run
 
 
 def run(recipe: Recipe, out: Path, **more: Any) -> Run:

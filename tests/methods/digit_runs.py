@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from helpers import pools
 from osp import Recipe
-from osp.engine.train import Run
 from osp.methods.base import Batch, Sample, Stage, Step, Task
 from osp.methods.t2t import T2T
 from osp.nets import Network
 from osp.runs.folder import RunFolder
+from osp.runs.run import Run
 
 NUM_CLASSES, POOL = 4, 40
 

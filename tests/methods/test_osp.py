@@ -17,11 +17,11 @@ from helpers.runs import Stopper, run, weights
 from osp import Recipe
 from osp.engine.checkpoint import load_checkpoint
 from osp.engine.signals import Interrupted
-from osp.engine.train import Run
 from osp.methods.osp import OSP
 from osp.parts import OODBank, prune
 from osp.recipe import make_plan
 from osp.runs.folder import RunFolder
+from osp.runs.run import Run
 
 EASY = {"delta": 0.3}
 """After 40 steps hardly an image is confident; so that there are anchors nevertheless."""

@@ -20,11 +20,12 @@ from small_backbone import small_backbone
 from osp.errors import UserError
 from osp.files import check_writable
 from osp.photos import backbones
-from osp.photos.fit import ALONE, BOTH, Fit, fit
+from osp.photos.fit import ALONE, BOTH, fit
 from osp.photos.instant import Instant, fit_instant
 from osp.photos.model import load_model
 from osp.photos.page.reading import kept_in
 from osp.photos.saying import about_threshold, then_and_now, with_time_left
+from osp.runs.run import Run
 
 COLORS = {"red": (200, 40, 40), "blue": (40, 40, 200), "green": (40, 200, 40)}
 
@@ -60,7 +61,7 @@ def folders(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folders: Path, **more: Any) -> Fit:
+def run(folders: Path, **more: Any) -> Run:
     given: dict[str, Any] = {"backbone": "tiles", **more}
     pile = given.pop("pile", folders / "pile")
     return fit(given.pop("sorted", folders / "sorted"), pile, folders / given.pop("out", "run"), **given)

@@ -19,20 +19,20 @@ from helpers.finished import finished
 from osp import Recipe, UserError
 from osp.report import write_report
 from osp.report.page import page
-from osp.report.reading import read_run
 from osp.runs.folder import RunFolder
+from osp.runs.run import Run
 
 EVIL = "<img src=x onerror=alert(1)>"
 
 
 def copied(tmp_path: Path, method: str = "osp") -> RunFolder:
     """A copy of a finished run that a test may damage."""
-    return RunFolder(Path(shutil.copytree(finished(method).folder.path, tmp_path / "copy")))
+    return RunFolder(Path(shutil.copytree(finished(method).path, tmp_path / "copy")))
 
 
 def test_the_page_says_the_result_in_three_sentences_with_the_numbers_of_the_run(tmp_path: Path) -> None:
     run = finished()
-    path = write_report(run.folder.path, out=tmp_path / "x.html")
+    path = write_report(run.path, out=tmp_path / "x.html")
     assert path == tmp_path / "x.html"
     text = path.read_text()
     assert text.count('<p class="lead">') == 3
@@ -128,7 +128,7 @@ def test_what_is_no_finished_run_is_told_in_a_sentence(broken: str, tmp_path: Pa
 
 
 def test_the_command_writes_the_page(tmp_path: Path) -> None:
-    done = commands.osp(tmp_path, "report", finished("supervised").folder.path, "--out", tmp_path / "p.html")
+    done = commands.osp(tmp_path, "report", finished("supervised").path, "--out", tmp_path / "p.html")
     assert (done.returncode, done.stderr) == (0, "")
     assert "p.html" in done.stdout
     wrong = commands.osp(tmp_path, "report", tmp_path)
@@ -160,7 +160,7 @@ VISIBLE = "return [...document.querySelectorAll(arguments[0])].filter(e => e.get
 
 def test_the_page_works_in_a_browser(tmp_path: Path) -> None:
     run = finished()
-    path = write_report(run.folder.path, finished("supervised").folder.path, tmp_path / "report.html")
+    path = write_report(run.path, finished("supervised").path, tmp_path / "report.html")
     with browser(tmp_path / "browser") as shown:
         for width, scheme, media in ((1100, "light", "screen"), (1100, "dark", "screen"), (390, "light", "screen"),
                                      (700, "light", "print")):  # fmt: skip
@@ -221,9 +221,9 @@ def test_names_from_disk_are_text_in_the_browser(tmp_path: Path) -> None:
 
 
 def test_the_names_of_classes_come_with_the_result_and_else_are_numbers(tmp_path: Path) -> None:
-    whole = finished().folder.path
-    assert read_run(whole).class_names == ("0", "1", "2", "3", "4", "5")
+    whole = finished().path
+    assert Run.read(whole).class_names == ("0", "1", "2", "3", "4", "5")
     path = Path(shutil.copytree(whole, tmp_path / "run"))
     (path / "result.json").write_text("{}", "utf-8")
-    assert read_run(path).class_names == tuple(f"class {number}" for number in range(6))
+    assert Run.read(path).class_names == tuple(f"class {number}" for number in range(6))
     assert "taken for class" in write_report(path).read_text("utf-8")

@@ -6,15 +6,16 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from osp.bench.store import Store, StoredRun
+from osp.bench.store import Store
 from osp.files import write_text
 from osp.runs.lines import FORMAT, add_lines, map_name
+from osp.runs.run import Run
 
 PLACES = ("data_dir", "ood_dir")
 """Fields that speak of a machine and go no further."""
 
 
-def export(runs: Iterable[StoredRun], to: Store) -> int:
+def export(runs: Iterable[Run], to: Store) -> int:
     """Add the runs that are not there yet, or were tested on more sets since; their number.
 
     The t-SNE map of a run goes along where one was drawn, also to a run that was exported before.
@@ -37,7 +38,7 @@ def export(runs: Iterable[StoredRun], to: Store) -> int:
     return len(new)
 
 
-def line_of(run: StoredRun) -> dict[str, Any]:
+def line_of(run: Run) -> dict[str, Any]:
     """All that a run says in words and numbers, without the folders of its machine."""
     plan = run.plan.changed(data_dir=None, ood_dir=None).model_dump(mode="json")
     recipe = plan.pop("recipe")
@@ -47,13 +48,13 @@ def line_of(run: StoredRun) -> dict[str, Any]:
         "identity": run.plan.identity(),
         "versions": plan.pop("versions"),
         "machine": run.machine,
-        "data": run.data,
+        "data": run.keys,
         "recipe": {key: value for key, value in recipe.items() if key not in PLACES},
         "plan": plan,
         "result": run.result,
-        "metrics": [line for line in run.folder.read_metrics() if line.get("kind") == "eval"],
+        "metrics": [line for line in run.metrics if line.get("kind") == "eval"],
     }
 
 
-def _tests(run: StoredRun) -> set[str]:
+def _tests(run: Run) -> set[str]:
     return set(run.result.get("other_ood") or {})

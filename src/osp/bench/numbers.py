@@ -16,8 +16,9 @@ from typing import Any
 from osp.bench.cells import DATA_VARIANT, Cell, Table
 from osp.bench.grid import LOWER, MEASURES, NEITHER
 from osp.bench.jobs import KeyCache
-from osp.bench.store import Store, StoredRun
+from osp.bench.store import Store
 from osp.errors import UserError, suggest
+from osp.runs.run import Run
 
 LEVEL = 0.05
 TEST = "bold: better than every other row by an exact one-sided sign-flip test over the seeds both have, p < 0.05"
@@ -31,8 +32,8 @@ class Filled:
     """A cell with what the store has for it."""
 
     cell: Cell
-    runs: tuple[StoredRun, ...] = ()
-    stale: tuple[StoredRun, ...] = ()
+    runs: tuple[Run, ...] = ()
+    stale: tuple[Run, ...] = ()
     """Shown as such, never mixed in."""
     problems: tuple[str, ...] = ()
     """Results that could not be read, and why runs failed."""
@@ -84,7 +85,7 @@ class Report:
         return Report(self.table, self.filled, measure, frozenset(_bold(self.table, self.filled, measure)))
 
     @property
-    def runs(self) -> list[StoredRun]:
+    def runs(self) -> list[Run]:
         """All that the numbers come from, each once."""
         return list({run.name: run for each in self.filled for run in each.runs}.values())
 
@@ -101,8 +102,8 @@ def fill(store: Store, table: Table, measure: str | None = None, keys: KeyCache 
 
 
 def _filled(store: Store, cell: Cell, keys: KeyCache | None) -> Filled:
-    runs: list[StoredRun] = []
-    stale: list[StoredRun] = []
+    runs: list[Run] = []
+    stale: list[Run] = []
     problems: list[str] = []
     for plan in cell.plans:
         content = keys.of(plan) if keys is not None else None

@@ -22,7 +22,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -33,6 +33,7 @@ from osp.plugins import plain_name
 from osp.recipe import Plan
 from osp.runs.folder import RunFolder
 from osp.runs.lines import LineRun, holds_lines, line_files, read_lines
+from osp.runs.run import Run
 from osp.runs.schema import DataKeys, Note, check, read_json
 
 Status = Literal["finished", "running", "interrupted", "failed", "damaged", "stale", "missing"]
@@ -45,34 +46,6 @@ CPU_GROUP, WHOLE = 128, 0
 
 NUMBERS = ("accuracy", "auroc", "fpr95", "open_accuracy", "seconds", "steps", "images_seen", "angle")
 """Of a result; whatever else stands in their place is damage."""
-
-
-@dataclass(frozen=True)
-class StoredRun:
-    """A finished run of the store."""
-
-    folder: RunFolder
-    plan: Plan
-    result: dict[str, Any]
-    versions: dict[str, str]
-    """Of osp, torch, harness and method, when it was run."""
-    stale: str = ""
-    """Why its numbers are not today's; nothing where they are."""
-    data: dict[str, str] = field(default_factory=dict)
-    """Content keys of its images."""
-    machine: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        return self.folder.path.name
-
-    def lacks(self, plan: Plan) -> list[str]:
-        """Tests that a plan asks for and this run has not made."""
-        return sorted(set(plan.test_ood) - set(self.result.get("other_ood") or {}))
-
-    def answers(self, plan: Plan) -> bool:
-        """Whether it is all that a plan asks for, by today's versions."""
-        return not self.stale and not self.lacks(plan)
 
 
 class Store:
@@ -178,7 +151,7 @@ class Store:
         folder, line = RunFolder(self.root / name), self.lines().get(name)
         return folder if line is None or folder.result.exists() else LineRun(self.root, line)
 
-    def find(self, plan: Plan, keys: Mapping[str, str] | None = None) -> StoredRun | None:
+    def find(self, plan: Plan, keys: Mapping[str, str] | None = None) -> Run | None:
         """The finished run of this plan by today's versions; else a stale one, the newest first; else None.
 
         A damaged result is a UserError that names the file.
@@ -214,7 +187,7 @@ class Store:
             return False
         return found is not None and found.answers(plan)
 
-    def runs(self) -> Iterator[StoredRun]:
+    def runs(self) -> Iterator[Run]:
         """Every finished run in the store; what cannot be read is left out."""
         for name in self.names():
             with contextlib.suppress(UserError):
@@ -229,9 +202,7 @@ class Store:
         newest = sorted(chosen, key=lambda n: (_changed(self._named(n).result), place.get(n, 0)), reverse=True)
         return [self._named(name) for name in newest]
 
-    def _read(
-        self, folder: RunFolder, plan: Plan | None = None, keys: Mapping[str, str] | None = None
-    ) -> StoredRun | None:
+    def _read(self, folder: RunFolder, plan: Plan | None = None, keys: Mapping[str, str] | None = None) -> Run | None:
         result = folder.read_result()
         if result is None or not folder.begun():
             return None
@@ -241,14 +212,13 @@ class Store:
         else:
             noted = read_note(folder.path / "run.json")
             stored, machine = Plan.read(folder.plan), {} if noted is None else dict(noted.machine)
-        versions = dict(result.get("versions") or stored.versions)
-        data = _data(folder)
-        why = ""
-        if plan is not None:
-            why = outdated(versions, plan.versions)
-            if not why and keys is not None and data and data != dict(keys):
-                why = "the images were others"
-        return StoredRun(folder, stored, result, versions, why, data, machine)
+        run = Run(folder, result, stored, keys=_data(folder), machine=machine)
+        if plan is None:
+            return run
+        why = outdated(run.versions, plan.versions)
+        if not why and keys is not None and run.keys and run.keys != dict(keys):
+            why = "the images were others"
+        return replace(run, stale=why)
 
     # Claims, failures
 

@@ -83,8 +83,9 @@ def _run() -> int:
 def _end(code: int) -> None:
     """End one of a run's processes without taking the interpreter down.
 
-    A thread of gloo or of autograd that wants the interpreter while it goes down ends the process with SIGABRT ("terminate
-    called without an active exception"), after all work is done, and the launcher would call the run failed.
+    A thread of gloo or of autograd that wants the interpreter while it goes down ends the process with SIGABRT
+    ("terminate called without an active exception"), after all work is done, and the launcher would call the run
+    failed.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -22,7 +22,7 @@ from osp.errors import UserError
 from osp.nets import check_name
 from osp.recipe import Plan
 from osp.recipe.plan import CUSTOM
-from osp.runs.folder import RunFolder
+from osp.runs.run import Run
 
 
 @dataclass(frozen=True)
@@ -221,9 +221,11 @@ def _join(images: ImageSet, others: ImageSet | None) -> Images:
     return Images(parts)
 
 
-def open_again(folder: RunFolder) -> Data:
+def open_again(run: Run) -> Data:
     """The images of a run, to look at them; UserError where they are gone or are others now."""
-    data = open_data(Plan.read(folder.plan), Split.load(folder.split))
-    if folder.read_data() not in (None, data.keys):
-        raise UserError(f"The images have changed since the run in {folder.path} began.")
+    if run.data is not None:
+        return run.data  # type: ignore[no-any-return]
+    data = open_data(run.plan, Split.load(run.folder.split))
+    if run.folder.read_data() not in (None, data.keys):
+        raise UserError(f"The images have changed since the run in {run.path} began.")
     return data

@@ -20,8 +20,8 @@ from osp.predictor import save_predictor
 from osp.recipe import Plan
 
 
-def finish(loop: Loop, data: Data) -> dict[str, Any]:
-    """Test once, write the reported model, the predictions and, last of all, the result.
+def finish(loop: Loop, data: Data) -> tuple[dict[str, Any], Predictions]:
+    """Test once, write the reported model, the predictions and, last of all, the result; the last two.
 
     All processes look at the images; the first one measures, writes, and tells the others the result.
     """
@@ -29,7 +29,9 @@ def finish(loop: Loop, data: Data) -> dict[str, Any]:
     predictions = predict_everything(loop, data)
     with distributed.together():
         result = write_all(loop, data, predictions, started) if distributed.first() else {}
-    return json.loads(distributed.told(json.dumps(result))) if distributed.world() > 1 else result
+    if distributed.world() > 1:
+        result = json.loads(distributed.told(json.dumps(result)))
+    return result, predictions
 
 
 def write_all(loop: Loop, data: Data, predictions: Predictions, started: float) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,46 +37,10 @@ from osp.recipe import Plan, Recipe, explain, make_plan
 from osp.recipe.code import check_code, contents_of, files_in
 from osp.recipe.plan import CUSTOM, SPLIT_FIELDS, versions
 from osp.runs.folder import RunFolder
+from osp.runs.run import Run
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished run, as `osp.train` returns it.
-
-    >>> import tempfile
-    >>> recipe = Recipe(data="digits", method="supervised", scale="demo", steps=2)
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> run = train(recipe, folder.name)
-    >>> run.path.name in folder.name, run.plan.steps, 0 <= run.result["accuracy"] <= 100
-    (True, 2, True)
-    >>> run.model.class_names
-    ('0', '1', '2', '3', '4', '5')
-    >>> folder.cleanup()
-    """
-
-    path: Path
-    """The run folder (docs/run-folder.md)."""
-    result: dict[str, Any]
-    """The numbers of result.json: `accuracy`, `auroc`, `seconds`, ...; percent where not said otherwise."""
-    plan: Plan = field(repr=False)
-    """All that was decided, the recipe among it."""
-    data: Data | None = field(default=None, repr=False)
-    """What it was trained on; None where the run was finished before."""
-    network: nn.Module | None = field(default=None, repr=False)
-    """The module that was given in place of the recipe's network."""
-    _model: list[Predictor] = field(default_factory=list, repr=False)
-
-    @property
-    def model(self) -> Predictor:
-        """The trained model, loaded from the run folder when first asked for; UserError where that is gone."""
-        if not self._model:
-            code = files_in(self.plan.model_dump())
-            network = code.get("network") if self.network is None else copy.deepcopy(self.network)
-            self._model.append(load(self.path, network=network, method=code.get("method"), score=code.get("score")))
-        return self._model[0]
 
 
 def train(
@@ -103,12 +67,23 @@ def train(
         plan, finished = decide(recipe, folder, resume, network is not None, loading)
         if finished is not None:
             display.say(f"The run in {folder.path} is finished.")
-            return Run(folder.path, finished, plan, None, network)
+            return Run(folder, finished, plan, opener(network))
         with distributed.together():
             check_device(plan.device, plan.precision)
             check_trackers(plan)
         with process_settings(plan):
             return run_plan(plan, folder, resume, network, display, loading)
+
+
+def opener(network: nn.Module | None) -> Callable[[Run], Predictor]:
+    """What opens the model of a run: with the module that was trained in place of the recipe's network, if any."""
+
+    def open_model(run: Run) -> Predictor:
+        code = files_in(run.plan.model_dump())
+        own = code.get("network") if network is None else copy.deepcopy(network)
+        return load(run.path, network=own, method=code.get("method"), score=code.get("score"))
+
+    return open_model
 
 
 def check_recipe(given: object) -> None:
@@ -162,7 +137,7 @@ def run_plan(
                 finished = begin(plan, data, folder, resume)
         going = json.loads(distributed.told(json.dumps([finished, has_checkpoint(folder)])))
         if going[0] is not None:
-            return Run(folder.path, going[0], plan, None, network)
+            return Run(folder, going[0], plan, opener(network))
         if going[1]:
             with distributed.together():
                 resume_run(loop)
@@ -170,9 +145,10 @@ def run_plan(
             display.say(f"Going on at step {loop.at.done} of {plan.steps}.")
         with tracked(plan, folder, display.say) as loop.records.trackers:
             loop.run()
-            result = finish(loop, data)
+            result, predictions = finish(loop, data)
             loop.records.trackers.result(loop.at.done, result)
-    return Run(folder.path, result, plan, data if distributed.first() else None, network)
+    here = distributed.first()
+    return Run(folder, result, plan, opener(network), data if here else None, predictions if here else None)
 
 
 def begin(plan: Plan, data: Data, folder: RunFolder, resume: bool) -> dict[str, Any] | None:

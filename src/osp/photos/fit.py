@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -37,21 +37,11 @@ from osp.photos.saying import (
     what_there_is,
     with_time_left,
 )
+from osp.runs.folder import RunFolder
+from osp.runs.run import Run
 from osp.version import __version__
 
 ALONE, BOTH = "labels alone", "labels and pile"
-
-
-@dataclass(frozen=True)
-class Fit:
-    """A finished fit, as `osp.fit` returns it."""
-
-    path: Path
-    """Its folder (docs/photos.md)."""
-    result: dict[str, Any]
-    """The numbers of result.json."""
-    model: PhotoModel = field(repr=False)
-    """`model.predict(files)` gives a prediction per file, and `model.class_names` the classes."""
 
 
 def _silent(_: str) -> None:
@@ -70,7 +60,7 @@ def fit(
     seed: int = 0,
     say: Callable[[str], None] = _silent,
     progress: Progress | None = None,
-) -> Fit:
+) -> Run:
     """Fit a classifier on sorted photos and a pile of others, through a frozen pretrained network.
 
     Every label teaches; accuracies come from cross-validation, and from the folder `test` where there is one.
@@ -90,7 +80,8 @@ def fit(
 
     Returns
     -------
-    Fit : the folder (`path`), the numbers (`result`) and the `model`.
+    Run : the folder (`path`), the numbers (`result`) and the `model`, whose `predict(files)` gives one
+        prediction per file.
 
     Raises
     ------
@@ -186,7 +177,7 @@ def fit(
         "test": {name: _tested(each, photos) for name, each in answers.items()} if len(photos.test) else None,
     }
     write_fit(folder, model, photos, result, started)
-    return Fit(folder, result, model)
+    return Run(RunFolder(folder), result, open_model=lambda _: model)
 
 
 def _open(name: str, asked: bool) -> Backbone:

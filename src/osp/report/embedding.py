@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from osp.report.figure import COLORS, MARKERS
-from osp.report.reading import FinishedRun
+from osp.runs.run import Run
 
 MOST_ID, MOST_OOD = 600, 400
 """Points on a map: more take longer, and hide one another."""
@@ -33,7 +33,7 @@ class FeatureMap:
         return len(self.places)
 
 
-def feature_map(run: FinishedRun, most_id: int = MOST_ID, most_ood: int = MOST_OOD) -> FeatureMap | None:
+def feature_map(run: Run, most_id: int = MOST_ID, most_ood: int = MOST_OOD) -> FeatureMap | None:
     """t-SNE (van der Maaten and Hinton 2008) of features of test images; None without at least five.
 
     Where there are no OOD test images (a pile of unsorted photos), the black points are images of the pool that the

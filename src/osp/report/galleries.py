@@ -10,7 +10,7 @@ from osp.evaluate.metrics import softmax
 from osp.evaluate.predictions import Group, PoolPredictions, Predictions
 from osp.report import gallery
 from osp.report.gallery import Gallery, Shot, both_ends, percent, taken_for
-from osp.report.reading import FinishedRun
+from osp.runs.run import Run
 
 NEIGHBORS = 5
 
@@ -26,7 +26,7 @@ class Row(NamedTuple):
 Images = list[Gallery[Row]]
 
 
-def galleries(run: FinishedRun, per_class: int | None = None, most: int = 24) -> Images:
+def galleries(run: Run, per_class: int | None = None, most: int = 24) -> Images:
     """Surest and least sure of each class, most and least foreign, mistakes, labels that look wrong; no empty ones."""
     predictions, names = run.predictions, run.class_names
     if predictions is None:

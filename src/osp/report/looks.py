@@ -10,7 +10,7 @@ from osp.engine.data import Data, open_again
 from osp.errors import UserError, printable
 from osp.predictor import Predictor, load
 from osp.report.gradcam import ClassMaps, class_maps, overlay, partner_maps
-from osp.report.reading import FinishedRun
+from osp.runs.run import Run
 
 Picture = np.ndarray
 """uint8 H×W×3."""
@@ -31,9 +31,9 @@ class Looks:
     partner_images: list[Picture | None] | None = None
 
 
-def look(run: FinishedRun, baseline: FinishedRun | None = None, most: int = 8, data: Data | None = None) -> Looks:
+def look(run: Run, baseline: Run | None = None, most: int = 8, data: Data | None = None) -> Looks:
     """Grad-CAM rows of the first test image of each class; UserError where images or models are gone."""
-    data = data or open_again(run.folder)
+    data = data or open_again(run)
     rows, targets = first_of_each(data.split.test, data.split.test_targets, most)
     images = data.test.take(rows).numpy()
     model = load_model(run)
@@ -53,19 +53,15 @@ def look(run: FinishedRun, baseline: FinishedRun | None = None, most: int = 8, d
     return found
 
 
-def _with_baseline(found: Looks, model: Predictor, baseline: FinishedRun, images: np.ndarray) -> Looks:
+def _with_baseline(found: Looks, model: Predictor, baseline: Run, images: np.ndarray) -> Looks:
     other = load_model(baseline)
     if other.shape != model.shape or other.class_names != model.class_names:
-        raise UserError(
-            f"The run in {baseline.folder.path} has other classes or images; compare runs on the same data."
-        )
+        raise UserError(f"The run in {baseline.path} has other classes or images; compare runs on the same data.")
     maps = class_maps(other, images)
     return replace(found, baseline=overlaid(images, maps), baseline_said=said(maps, found.names))
 
 
-def _with_partners(
-    found: Looks, run: FinishedRun, data: Data, model: Predictor, own: ClassMaps, images: np.ndarray
-) -> Looks:
+def _with_partners(found: Looks, run: Run, data: Data, model: Predictor, own: ClassMaps, images: np.ndarray) -> Looks:
     partners = partner_maps(model, images, own, run.bank)
     theirs = data.train.take(data.split.unlabeled[partners.pool_rows]).numpy()
     there = partners.found
@@ -76,11 +72,11 @@ def _with_partners(
     )
 
 
-def load_model(run: FinishedRun) -> Predictor:
+def load_model(run: Run) -> Predictor:
     """The run's model, which never runs code of its folder: a method file's own score is not needed here."""
     if not run.folder.model.exists():
-        raise UserError(f"The run in {run.folder.path} was kept without its model.")
-    return load(run.folder.path)
+        raise UserError(f"The run in {run.path} was kept without its model.")
+    return load(run.path)
 
 
 def first_of_each(rows: np.ndarray, targets: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:

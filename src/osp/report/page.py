@@ -18,8 +18,8 @@ from osp.report.figure import COLORS, own_style
 from osp.report.galleries import Row, galleries
 from osp.report.histogram import draw_scores
 from osp.report.pieces import atlas_of, confusion_part, drawn, mark
-from osp.report.reading import FinishedRun, read_run
 from osp.report.template import picture_url, render
+from osp.runs.run import Run
 
 if TYPE_CHECKING:
     from osp.engine.data import Data
@@ -33,9 +33,9 @@ def write_report(run_folder: str | Path, compare: str | Path | None = None, out:
     `compare` names the folder of a baseline. Galleries and Grad-CAM need the run's images; where they are gone the page
     says so.
     """
-    run = read_run(run_folder)
-    other = None if compare is None else read_run(compare)
-    path = check_out(run.folder.path / "report.html" if out is None else Path(out))
+    run = Run.read(run_folder)
+    other = None if compare is None else Run.read(compare)
+    path = check_out(run.path / "report.html" if out is None else Path(out))
     write_text(path, page(run, other))
     return path
 
@@ -49,7 +49,7 @@ def check_out(path: Path) -> Path:
     return path
 
 
-def page(run: FinishedRun, other: FinishedRun | None = None) -> str:
+def page(run: Run, other: Run | None = None) -> str:
     """The page as text."""
     data, no_images = images_of(run)
     looks, no_looks = _looks(run, other, data, no_images)
@@ -81,21 +81,21 @@ def page(run: FinishedRun, other: FinishedRun | None = None) -> str:
         )
 
 
-def images_of(run: FinishedRun) -> tuple[Data | None, str]:
+def images_of(run: Run) -> tuple[Data | None, str]:
     """The images, or why they are not to be had."""
     if run.predictions is None:
         return None, NO_PREDICTIONS
     try:
         from osp.engine.data import open_again
 
-        return open_again(run.folder), ""
+        return open_again(run), ""
     except UserError as error:
         return None, f"The images are not at hand: {printable(error)}"
     except ImportError as error:
         return None, f"Images cannot be shown here: {printable(error)}."
 
 
-def _histograms(run: FinishedRun) -> list[dict[str, str]]:
+def _histograms(run: Run) -> list[dict[str, str]]:
     predictions = run.predictions
     if predictions is None:
         return []
@@ -112,7 +112,7 @@ def _histograms(run: FinishedRun) -> list[dict[str, str]]:
     return found
 
 
-def _map(run: FinishedRun, data: Data | None) -> dict[str, Any] | None:
+def _map(run: Run, data: Data | None) -> dict[str, Any] | None:
     found = feature_map(run)
     if found is None or run.predictions is None:
         return None
@@ -145,7 +145,7 @@ def _map(run: FinishedRun, data: Data | None) -> dict[str, Any] | None:
     }
 
 
-def _said(run: FinishedRun, found: FeatureMap) -> tuple[np.ndarray, np.ndarray]:
+def _said(run: Run, found: FeatureMap) -> tuple[np.ndarray, np.ndarray]:
     """Predicted class and OOD score of each point."""
     assert run.predictions is not None
     predictions, score = run.predictions, run.predictions.score
@@ -159,7 +159,7 @@ def _said(run: FinishedRun, found: FeatureMap) -> tuple[np.ndarray, np.ndarray]:
     return np.array([pair[0] for pair in pairs]), np.array([pair[1] for pair in pairs])
 
 
-def _rows(found: FeatureMap, run: FinishedRun) -> list[Row]:
+def _rows(found: FeatureMap, run: Run) -> list[Row]:
     assert run.predictions is not None
     ids = {"pool": run.predictions.pool.ids} | {name: group.ids for name, group in run.predictions.groups.items()}
     return [Row(group != "pool", int(ids[group][row])) for group, row in zip(found.groups, found.rows, strict=True)]
@@ -178,7 +178,7 @@ def pictures(data: Data, rows: Iterable[Row]) -> list[np.ndarray]:
     return [found[row] for row in chosen]
 
 
-def _confusion(run: FinishedRun) -> dict[str, Any] | None:
+def _confusion(run: Run) -> dict[str, Any] | None:
     stored = run.result.get("confusion")
     names = run.class_names
     if stored is None and (test := run.group("test")) is not None and test.targets is not None:
@@ -188,7 +188,7 @@ def _confusion(run: FinishedRun) -> dict[str, Any] | None:
     return confusion_part(np.array(stored if stored is not None else []), names)
 
 
-def _galleries(run: FinishedRun, data: Data | None) -> list[dict[str, Any]]:
+def _galleries(run: Run, data: Data | None) -> list[dict[str, Any]]:
     if data is None:
         return []
     found = galleries(run)
@@ -217,9 +217,7 @@ def _file(files: Sequence[str], row: Row) -> str:
     return printable(files[row.number]) if not row.test and row.number < len(files) else ""
 
 
-def _looks(
-    run: FinishedRun, other: FinishedRun | None, data: Data | None, no_images: str
-) -> tuple[list[dict[str, Any]], str]:
+def _looks(run: Run, other: Run | None, data: Data | None, no_images: str) -> tuple[list[dict[str, Any]], str]:
     """Rows of Grad-CAM pictures, or why there are none."""
     if data is None:
         return [], no_images
@@ -250,7 +248,7 @@ def _looks(
     return rows, ""
 
 
-def _recipe(run: FinishedRun) -> str:
+def _recipe(run: Run) -> str:
     """The recipe as it was written, or the plan's."""
     try:
         text = run.folder.recipe.read_text(encoding="utf-8", errors="replace")

@@ -1,18 +1,18 @@
-"""One picture of a finished run: how it learned, what it calls foreign."""
+"""One picture of a finished run: how it learned, what it calls unknown."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from osp.engine.data import Data
 from osp.errors import printable
+from osp.report.curves import draw_curves
 from osp.report.figure import own_style, save_png
-from osp.runs.folder import RunFolder
+from osp.report.histogram import draw_scores
+from osp.runs.run import Run
 
 ID_COLOR, OOD_COLOR, UNKNOWN_COLOR = "#2a6f97", "#d1603d", "#888888"
 COLUMNS, ROWS = 12, 2
@@ -20,28 +20,35 @@ LONGEST_NAMES = 110
 """Characters of class names in the headline; the rest are counted."""
 
 
-def draw_result(
-    folder: RunFolder, data: Data, scores: np.ndarray, result: dict[str, Any], metrics: list[dict[str, Any]]
-) -> None:
-    """Write `result.png`: validation accuracy, scores of the pool, its most familiar and most foreign images."""
+def draw_result(run: Run) -> None:
+    """Write `result.png` of a run that was just trained: validation accuracy, scores of the pool, its most familiar
+    images and those it least knows."""
+    assert run.predictions is not None
+    scores = run.predictions.pool.scores[run.predictions.score]
     with own_style():
-        save_png(draw(data, scores, result, metrics), folder.picture)
+        save_png(draw(run.data, scores, run.result, run.metrics), run.folder.picture)
 
 
 def draw(data: Data, scores: np.ndarray, result: dict[str, Any], metrics: list[dict[str, Any]]) -> Figure:
     """The figure of `draw_result`."""
     figure = Figure(figsize=(10, 6.6), layout="constrained", dpi=110)
     parts: Any = figure.subfigures(3, 1, height_ratios=[2.4, 1, 1])
-    top, familiar, foreign = parts
+    top, familiar, unknown = parts
     curve, histogram = top.subplots(1, 2)
-    _draw_curve(curve, metrics, len(data.split.val))
-    _draw_scores(histogram, scores, data.truth, result["pool_auroc"], result["threshold"])
+    learning = f"Learning ({len(data.split.val):,} validation images)"
+    draw_curves(curve, metrics, {"val_accuracy": "validation accuracy"}, learning, "%")
+    auroc = "" if result["pool_auroc"] is None else f" (AUROC {result['pool_auroc']:.1f})"
+    kinds = {"unlabelled": scores} if data.truth is None else {"ID": scores[~data.truth], "OOD": scores[data.truth]}
+    if len(scores):
+        draw_scores(histogram, kinds, result["threshold"], f"Unlabelled images{auroc}")
+    else:
+        histogram.axis("off")
     order = np.argsort(scores, kind="stable")
     count = min(COLUMNS * ROWS, max(1, len(order) // 2))
     if len(order):
         _draw_images(familiar, data, order[:count], "Unlabelled images that look most familiar")
         known = " (red frame: truly OOD)" if data.truth is not None and data.truth.any() else ""
-        _draw_images(foreign, data, order[::-1][:count], f"... and most foreign{known}")
+        _draw_images(unknown, data, order[::-1][:count], f"... and most unknown{known}")
     sizes = len(data.split.test), len(data.split.test_ood)
     top.suptitle(f"{headline(result, *sizes)}\n{named_classes(data.class_names)}", fontsize=10)
     return figure
@@ -75,34 +82,6 @@ def named_classes(names: tuple[str, ...]) -> str:
         shown.append(name if len(name) <= LONGEST_NAMES else f"{name[: LONGEST_NAMES - 1]}…")
     more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
     return f"{len(names)} classes: {', '.join(shown)}{more}"
-
-
-def _draw_curve(axes: Axes, metrics: list[dict[str, Any]], images: int) -> None:
-    evaluations = [line for line in metrics if "val_accuracy" in line]
-    axes.plot([e["step"] for e in evaluations], [e["val_accuracy"] for e in evaluations], color=ID_COLOR, marker=".")
-    axes.set(xlabel="step", ylabel="validation accuracy (%)", title=f"Learning ({images:,} validation images)")
-    axes.grid(alpha=0.3)
-
-
-def _draw_scores(
-    axes: Axes, scores: np.ndarray, truth: np.ndarray | None, auroc: float | None, threshold: float
-) -> None:
-    if len(scores):
-        bins = np.linspace(scores.min(), max(scores.max(), scores.min() + 1e-6), 41).tolist()
-        if truth is None:
-            axes.hist(scores, bins=bins, alpha=0.65, color=UNKNOWN_COLOR)
-        else:
-            for side, color, name in ((~truth, ID_COLOR, "ID"), (truth, OOD_COLOR, "OOD")):
-                if side.any():
-                    axes.hist(scores[side], bins=bins, alpha=0.65, color=color, label=name)
-        foreign = f"threshold: {(scores > threshold).sum():,} of {len(scores):,} are called foreign"
-        axes.axvline(threshold, color="black", linestyle="--", linewidth=1, label=foreign)
-        axes.legend(fontsize=8)
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}" if count >= 1 else ""))
-        axes.yaxis.set_minor_formatter(NullFormatter())
-    title = "Unlabelled images" if auroc is None else f"Unlabelled images (AUROC {auroc:.1f})"
-    axes.set(xlabel="OOD score (larger = more foreign)", ylabel="images", title=title)
 
 
 def _draw_images(figure: Any, data: Data, rows: np.ndarray, title: str) -> None:

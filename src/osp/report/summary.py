@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from osp.errors import printable
 from osp.evaluate.metrics import wilson_interval
-from osp.report.reading import FinishedRun
+from osp.runs.run import Run
 
 NUMBERS = {
     "accuracy": ("test accuracy", "%"),
@@ -23,24 +23,24 @@ NUMBERS = {
 }
 
 
-def sentences(run: FinishedRun) -> list[str]:
+def sentences(run: Run) -> list[str]:
     """What was learned from what, how well it names classes, how well it knows what is foreign."""
     return [_learned(run), _names(run), _foreign(run)]
 
 
-def _learned(run: FinishedRun) -> str:
+def _learned(run: Run) -> str:
     classes, labels = len(run.class_names), run.plan.labels_per_class
     pool, ratio = int(run.number("unlabeled") or 0), run.number("ood_ratio")
     labelled = run.group("labeled")
     total = len(labelled) if labelled is not None else classes * labels
-    said = f"{run.method} learned {classes} classes of {run.data} from {total:,} labelled images"
+    said = f"{run.method} learned {classes} classes of {run.data_name} from {total:,} labelled images"
     if not pool:
         return f"{said} and no unlabelled ones."
     foreign = "" if ratio is None else f", {100 * ratio:.0f} % of which show none of the classes"
     return f"{said} and {pool:,} unlabelled ones{foreign}."
 
 
-def _names(run: FinishedRun) -> str:
+def _names(run: Run) -> str:
     accuracy, images = run.number("accuracy"), int(run.number("test_images") or 0)
     if accuracy is None or not images:
         return "There were no test images to count its mistakes on."
@@ -51,7 +51,7 @@ def _names(run: FinishedRun) -> str:
     )
 
 
-def _foreign(run: FinishedRun) -> str:
+def _foreign(run: Run) -> str:
     auroc, predictions = run.number("auroc"), run.predictions
     ood = run.group("test_ood")
     if predictions is not None and auroc is not None and ood is not None:
@@ -69,13 +69,13 @@ def _foreign(run: FinishedRun) -> str:
     return "There were no foreign images to test it on."
 
 
-def threshold_note(run: FinishedRun) -> str:
+def threshold_note(run: Run) -> str:
     """Which images the threshold was set on."""
     kind = "validation" if run.group("validation") is not None else "labelled"
     return f"95 % of the {kind} images lie at or below it."
 
 
-def table(run: FinishedRun, other: FinishedRun | None) -> list[dict[str, str]]:
+def table(run: Run, other: Run | None) -> list[dict[str, str]]:
     """The numbers that either run has."""
     rows = []
     for key, (name, unit) in NUMBERS.items():
@@ -97,11 +97,11 @@ def shown(value: float | None, unit: str) -> str:
     return f"{text}{'' if unit in ('', '°') else ' '}{unit}"
 
 
-def title(run: FinishedRun) -> str:
-    return f"{run.method} on {run.data}"
+def title(run: Run) -> str:
+    return f"{run.method} on {run.data_name}"
 
 
-def made_with(run: FinishedRun) -> str:
+def made_with(run: Run) -> str:
     """Versions and seed."""
     versions = run.result.get("versions") or run.plan.versions
     listed = ", ".join(f"{printable(name)} {printable(version)}" for name, version in versions.items())

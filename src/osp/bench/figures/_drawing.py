@@ -5,32 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from matplotlib.figure import Figure
 
 from osp.errors import UserError, suggest
 from osp.files import make_folder
 from osp.plugins import Plugins
-from osp.recipe import Plan
 from osp.report.figure import own_style, save_both
-from osp.report.reading import FinishedRun
-from osp.runs.folder import RunFolder
+from osp.runs.run import Run
 
 PREFIX = "figure-"
-
-
-class Run(Protocol):
-    """What a figure needs of a run: `osp.bench.store.StoredRun` has it, `osp.report.reading.FinishedRun` too."""
-
-    @property
-    def folder(self) -> RunFolder: ...
-
-    @property
-    def plan(self) -> Plan: ...
-
-    @property
-    def result(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -38,7 +23,7 @@ class Drawing:
     """A figure's file, read."""
 
     title: str
-    figures: Callable[[list[FinishedRun]], Mapping[str, Figure]]
+    figures: Callable[[list[Run]], Mapping[str, Figure]]
 
 
 def _read(module: Any) -> Drawing:
@@ -69,7 +54,7 @@ def draw(name: str, runs: Sequence[Run], out: Path) -> list[Path]:
     drawing = _find(name)
     make_folder(out)
     with own_style():
-        made = drawing.figures([FinishedRun(run.folder, run.plan, run.result) for run in runs])
+        made = drawing.figures(list(runs))
         return [
             path
             for ending, figure in made.items()

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from osp.report.lines import Line, draw_lines, over_seeds
-from osp.report.reading import FinishedRun
+from osp.runs.run import Run
 
 Points = Iterable[tuple[float, float]]
 
@@ -21,29 +21,29 @@ ORDER = ("supervised", "fixmatch", "mtc", "safe-student", "t2t", "osp")
 class Panel:
     """One plot of a figure: which points a run gives, and what the axes are."""
 
-    points: Callable[[FinishedRun], Points]
+    points: Callable[[Run], Points]
     x: str
     y: str
 
 
-def by_method(runs: Iterable[FinishedRun]) -> dict[str, list[FinishedRun]]:
+def by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """Runs of each method, in a fixed order."""
-    found: dict[str, list[FinishedRun]] = {}
+    found: dict[str, list[Run]] = {}
     for run in runs:
         found.setdefault(run.method, []).append(run)
     place = {name: number for number, name in enumerate(ORDER)}
     return {name: found[name] for name in sorted(found, key=lambda name: (place.get(name, len(ORDER)), name))}
 
 
-def by_data(runs: Iterable[FinishedRun]) -> dict[str, list[FinishedRun]]:
+def by_data(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """Runs on each data set."""
-    found: dict[str, list[FinishedRun]] = {}
+    found: dict[str, list[Run]] = {}
     for run in runs:
-        found.setdefault(run.data, []).append(run)
+        found.setdefault(run.data_name, []).append(run)
     return dict(sorted(found.items()))
 
 
-def line_figure(runs: list[FinishedRun], panels: list[Panel]) -> dict[str, Figure]:
+def line_figure(runs: list[Run], panels: list[Panel]) -> dict[str, Figure]:
     """A row per data set, the panels beside one another."""
     sets = by_data(runs) or {"": []}
     size = (5.2 * len(panels), 3.9 * len(sets))
@@ -57,7 +57,7 @@ def line_figure(runs: list[FinishedRun], panels: list[Panel]) -> dict[str, Figur
     return {"": figure}
 
 
-def lines_of(runs: list[FinishedRun], points: Callable[[FinishedRun], Points]) -> list[Line]:
+def lines_of(runs: list[Run], points: Callable[[Run], Points]) -> list[Line]:
     """A line per method that has any points."""
     lines = [
         over_seeds(method, (point for run in members for point in points(run)))
@@ -79,13 +79,13 @@ def tidy(axes: Axes, lines: list[Line]) -> None:
         axes.set_xticks(places, [f"{place:g}" for place in places])
 
 
-def number(run: FinishedRun, key: str, at: float | None) -> Points:
+def number(run: Run, key: str, at: float | None) -> Points:
     """One point: a number of the result at a setting; none where either is missing."""
     value = run.number(key)
     return [] if value is None or at is None else [(at, value)]
 
 
-def evaluations(run: FinishedRun, key: str) -> Points:
+def evaluations(run: Run, key: str) -> Points:
     """A number of each evaluation during training, by step."""
     return [
         (line["step"], line[key])

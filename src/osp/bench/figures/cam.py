@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from osp.bench.figures._lines import by_data, by_method
 from osp.errors import UserError
 from osp.report.looks import Looks, look
-from osp.report.reading import FinishedRun
+from osp.runs.run import Run
 
 TITLE = "Grad-CAM of the baseline, of the paired OOD feature and of OSP (the paper's Figure 5)."
 
@@ -23,7 +23,7 @@ MOST = 8
 """Images: one each of the first classes."""
 
 
-def figures(runs: list[FinishedRun]) -> dict[str, Figure]:
+def figures(runs: list[Run]) -> dict[str, Figure]:
     """One figure per data set that has a run with a bank, of the lowest seed, and beside it one without."""
     made: dict[str, Figure] = {}
     sets = by_data(runs)
@@ -41,12 +41,12 @@ def figures(runs: list[FinishedRun]) -> dict[str, Figure]:
     return made
 
 
-def counterpart(run: FinishedRun, others: list[FinishedRun]) -> FinishedRun:
+def counterpart(run: Run, others: list[Run]) -> Run:
     """The run of another method with the same seed, where there is one."""
     return min(others, key=lambda each: (each.plan.seed != run.plan.seed, each.plan.seed))
 
 
-def draw_looks(found: Looks, run: FinishedRun, baseline: FinishedRun | None) -> Figure:
+def draw_looks(found: Looks, run: Run, baseline: Run | None) -> Figure:
     """Rows of pictures."""
     nothing = [""] * len(found.images)
     rows: list[tuple[str, Sequence[np.ndarray | None], Sequence[str]]] = [
@@ -71,5 +71,5 @@ def draw_looks(found: Looks, run: FinishedRun, baseline: FinishedRun | None) -> 
             else:
                 axes.imshow(picture, interpolation="nearest")
         axes_row[0].set_ylabel(name, fontsize=8)
-    figure.suptitle(f"{run.data}: red = speaks most for it, blue = nothing", fontsize=9)
+    figure.suptitle(f"{run.data_name}: red = speaks most for it, blue = nothing", fontsize=9)
     return figure

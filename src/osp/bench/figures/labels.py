@@ -5,12 +5,12 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from osp.bench.figures._lines import Panel, line_figure, number
-from osp.report.reading import FinishedRun
+from osp.runs.run import Run
 
 TITLE = "Test accuracy over the number of labelled images per class (the paper's Figure 4b)."
 
 
-def figures(runs: list[FinishedRun]) -> dict[str, Figure]:
+def figures(runs: list[Run]) -> dict[str, Figure]:
     accuracy = Panel(
         lambda run: number(run, "accuracy", run.plan.labels_per_class),
         "labelled images per class",

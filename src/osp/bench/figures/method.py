@@ -7,14 +7,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyBboxPatch
 
-from osp.report.reading import FinishedRun
+from osp.runs.run import Run
 
 TITLE = "How OSP works: the idea, the architecture, the decomposition (the paper's Figures 1a, 2 and 3)."
 
 ID, OOD, NEUTRAL, DARK = "#d6e8f2", "#f6ddd2", "#eeeeee", "#333333"
 
 
-def figures(runs: list[FinishedRun]) -> dict[str, Figure]:
+def figures(runs: list[Run]) -> dict[str, Figure]:
     """The three diagrams; runs play no part."""
     return {"idea": idea(), "architecture": architecture(), "decomposition": decomposition()}
 

@@ -13,14 +13,14 @@ from matplotlib.figure import Figure
 from osp.bench.figures._lines import by_data, by_method, headed
 from osp.report.figure import plain_ticks
 from osp.report.lines import Line, draw_lines
-from osp.report.reading import FinishedRun
+from osp.runs.run import Run
 
 TITLE = "Test accuracy against seconds and images seen: runs of several lengths, each tested once at its end."
 
 AXES = {"seconds": "seconds of training and test", "images_seen": "images seen"}
 
 
-def figures(runs: list[FinishedRun]) -> dict[str, Figure]:
+def figures(runs: list[Run]) -> dict[str, Figure]:
     sets = by_data(runs) or {"": []}
     figure = Figure(figsize=(10.4, 3.9 * len(sets)), layout="constrained", dpi=120)
     rows = figure.subplots(len(sets), 2, squeeze=False)
@@ -34,7 +34,7 @@ def figures(runs: list[FinishedRun]) -> dict[str, Figure]:
     return {"": figure}
 
 
-def by_length(name: str, runs: list[FinishedRun], key: str) -> Line:
+def by_length(name: str, runs: list[Run], key: str) -> Line:
     """A point per number of steps."""
     found: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for run in runs:

@@ -12,12 +12,12 @@ from osp.bench.figures._lines import by_data, by_method
 from osp.errors import UserError
 from osp.files import write_text
 from osp.report.embedding import FeatureMap, draw_map, feature_map
-from osp.report.reading import FinishedRun
+from osp.runs.run import Run
 
 TITLE = "t-SNE maps of features of test images: ID by class, OOD black (the paper's Figures 1b and 1c)."
 
 
-def figures(runs: list[FinishedRun]) -> dict[str, Figure]:
+def figures(runs: list[Run]) -> dict[str, Figure]:
     """The run with the lowest seed of each method on each data set."""
     drawn = []
     for data, members in by_data(runs).items():
@@ -43,7 +43,7 @@ def figures(runs: list[FinishedRun]) -> dict[str, Figure]:
     return {"": figure}
 
 
-def kept_map(run: FinishedRun) -> FeatureMap | None:
+def kept_map(run: Run) -> FeatureMap | None:
     """The map of a run. It stays in the run's folder, so that a run kept without its features can still be drawn."""
     found = feature_map(run)
     if found is not None:
@@ -55,7 +55,7 @@ def kept_map(run: FinishedRun) -> FeatureMap | None:
     return None if kept is None else FeatureMap(np.array(kept["places"]), np.array(kept["classes"]))
 
 
-def scores(run: FinishedRun) -> str:
+def scores(run: Run) -> str:
     """Accuracy and AUROC, on a line of their own."""
     said = [
         f"{name} {value:.1f}"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from osp.errors import UserError, printable
-from osp.report.reading import read_arrays
+from osp.runs.run import read_arrays
 from osp.tables import read_table
 
 MODEL, FACTS = "photos.safetensors", "photos.json"
