@@ -240,10 +240,10 @@ def _labeled_of(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _images_of(folder: Path) -> Data | None:
     from osp.engine.data import open_again
-    from osp.runs.folder import RunFolder
+    from osp.runs.run import Run
 
     try:
-        return open_again(RunFolder(folder))
+        return open_again(Run.read(folder))
     except UserError:
         return None
 
