@@ -1,8 +1,8 @@
-"""Figures of lines: one panel per data set, one line per method."""
+"""Figures of lines: one row of panels per data set, one line per method. Those of the paper are listed in `FIGURES`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
@@ -43,7 +43,7 @@ def by_data(runs: Iterable[Run]) -> dict[str, list[Run]]:
     return dict(sorted(found.items()))
 
 
-def line_figure(runs: list[Run], panels: list[Panel]) -> dict[str, Figure]:
+def line_figure(runs: list[Run], panels: Sequence[Panel]) -> dict[str, Figure]:
     """A row per data set, the panels beside one another."""
     sets = by_data(runs) or {"": []}
     size = (5.2 * len(panels), 3.9 * len(sets))
@@ -92,3 +92,26 @@ def evaluations(run: Run, key: str) -> Points:
         for line in run.metrics
         if line.get("kind") == "eval" and isinstance(line.get(key), int | float)
     ]
+
+
+def alpha(run: Run) -> float | None:
+    """The share that OSP prunes; None for other methods."""
+    value = run.plan.options.get("alpha") if run.method == "osp" else None
+    return float(value) if isinstance(value, int | float) else None
+
+
+ACCURACY = "test accuracy (%)"
+
+FIGURES: dict[str, tuple[Panel, ...]] = {
+    "alpha": (
+        Panel(lambda run: number(run, "accuracy", alpha(run)), "α", ACCURACY),
+        Panel(lambda run: number(run, "auroc", alpha(run)), "α", "AUROC (%)"),
+    ),
+    "angle": (Panel(lambda run: evaluations(run, "angle"), "step", "angle between ID and OOD (degrees)"),),
+    "labels": (
+        Panel(lambda run: number(run, "accuracy", run.plan.labels_per_class), "labeled images per class", ACCURACY),
+    ),
+    "ratio": (Panel(lambda run: number(run, "accuracy", run.number("ood_ratio")), "OOD share of the pool", ACCURACY),),
+    "variance": (Panel(lambda run: evaluations(run, "interclass_variance"), "step", "inter-class variance"),),
+}
+"""The panels of each figure, by its name without `figure-`."""

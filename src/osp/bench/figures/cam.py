@@ -16,8 +16,6 @@ from osp.errors import UserError
 from osp.report.looks import Looks, look
 from osp.runs.run import Run
 
-TITLE = "Grad-CAM of the baseline, of the paired OOD feature and of OSP (the paper's Figure 5)."
-
 BASELINES = ("t2t", "fixmatch", "supervised")
 MOST = 8
 """Images: one each of the first classes."""

@@ -15,8 +15,6 @@ from osp.report.figure import plain_ticks
 from osp.report.lines import Line, draw_lines
 from osp.runs.run import Run
 
-TITLE = "Test accuracy against seconds and images seen: runs of several lengths, each tested once at its end."
-
 AXES = {"seconds": "seconds of training and test", "images_seen": "images seen"}
 
 

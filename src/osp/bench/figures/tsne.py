@@ -14,8 +14,6 @@ from osp.files import write_text
 from osp.report.embedding import FeatureMap, draw_map, feature_map
 from osp.runs.run import Run
 
-TITLE = "t-SNE maps of features of test images: ID by class, OOD black (the paper's Figures 1b and 1c)."
-
 
 def figures(runs: list[Run]) -> dict[str, Figure]:
     """The run with the lowest seed of each method on each data set."""
