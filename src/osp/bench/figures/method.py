@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -105,9 +107,9 @@ def decomposition() -> Figure:
     figure, axes = canvas((6.2, 4.4), (-0.8, 4.8), (-0.6, 2.9))
     feature, ood, alpha = np.array([3.2, 2.4]), np.array([4.4, 0.0]), 0.8
     pruned, across = (prune(torch.tensor(feature)[None], torch.tensor(ood)[None], a)[0].tolist() for a in (alpha, 1.0))
-    arrows = {
-        "o, OOD feature": (ood, OOD_LINE, (4.1, -0.28)),
-        "z, ID feature": (feature, ID_LINE, (3.25, 2.45)),
+    arrows: dict[str, tuple[Sequence[float], str, Point]] = {
+        "o, OOD feature": (ood.tolist(), OOD_LINE, (4.1, -0.28)),
+        "z, ID feature": (feature.tolist(), ID_LINE, (3.25, 2.45)),
         f"$z_r = z - \\alpha z_b$, α = {alpha}": (pruned, PRUNED_LINE, (0.75, 2.5)),
     }
     for text, (vector, color, place) in arrows.items():
