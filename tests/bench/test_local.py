@@ -34,6 +34,7 @@ def trapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_no_run_of_a_bench_imports_a_module_of_the_working_folder(trapped: Path) -> None:
     (trapped / "g.yaml").write_text(GRID)
     done = osp(trapped, "bench", "g.yaml", "--scale", "demo", "--store", "store", "--out", "out")

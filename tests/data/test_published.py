@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import osp.data
@@ -13,7 +15,9 @@ from helpers.published_files import cifar10_python, save_images, stl10, tiny_ima
 
 
 def info_of(name: str, root: Path) -> osp.data.SourceInfo:
-    return next(info for info in osp.data.describe(root) if info.name == name)
+    look = osp.data.get(name).look
+    assert look is not None
+    return look(osp.data.Request(name, root))
 
 
 def make(name: str, root: Path) -> None:
@@ -25,6 +29,76 @@ def make(name: str, root: Path) -> None:
         stl10(root)
     else:
         tiny_imagenet(root)
+
+
+def counted(images: osp.data.ImageSet | None, classes: int) -> tuple[tuple[int, ...], int]:
+    """Images of each class, and images without one."""
+    if images is None or images.labels is None:
+        return (), 0 if images is None else len(images)
+    counts = np.bincount(images.labels[images.labels >= 0], minlength=classes)
+    return tuple(counts.tolist()), int((images.labels < 0).sum())
+
+
+DIGITS = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
+TEST_DIGITS = (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009)
+NEW_ORDER = "original pixels and split; order within a split is new"
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "train_counts", "test_counts", "variant", "some_names"),
+    [
+        ("mnist", (1, 28, 28), DIGITS, TEST_DIGITS, None, {5: "5"}),
+        ("cifar100", (3, 32, 32), (500,) * 100, (100,) * 100, NEW_ORDER, {0: "apple", 99: "worm"}),
+        ("lsun", (3, 32, 32), (), None, "stand-in: outdoor scenes, not LSUN", {}),
+        pytest.param(
+            *(
+                "cifar10",
+                (3, 32, 32),
+                (5000,) * 10,
+                (1000,) * 10,
+                "pixels went through JPEG once",
+                {2: "bird", 7: "horse"},
+            ),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *("tinyimagenet", (3, 32, 32), (500,) * 200, (50,) * 200, "already resized to 32x32, JPEG"),
+            {0: "Egyptian cat", 1: "reel", 2: "volleyball"},  # the order of wnids.txt
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_real_set_has_the_published_counts_when_it_is_loaded_described_and_listed(
+    real_data: Callable[..., Path],
+    name: str,
+    shape: tuple[int, int, int],
+    train_counts: tuple[int, ...],
+    test_counts: tuple[int, ...] | None,
+    variant: str | None,
+    some_names: dict[int, str],
+) -> None:
+    root = real_data("scenes" if name == "lsun" else name)
+    train, test = osp.data.load(name, root)
+    classes, without = len(train_counts), 10_000 if name == "lsun" else 0
+    assert counted(train, classes) == (train_counts, without)
+    assert (test is None) == (test_counts is None)
+    assert counted(test, classes) == (test_counts or (), 0)
+    assert (train.shape, train.variant, len(set(train.class_names))) == (shape, variant, classes)
+    assert {number: train.class_names[number] for number in some_names} == some_names
+    assert train.mirror == train.cutout == (name != "mnist")
+    levels = np.stack([np.bincount(train.images[:, channel].reshape(-1), minlength=256) for channel in range(shape[0])])
+    mean = levels @ np.arange(256) / levels.sum(1)
+    std = np.sqrt(levels @ np.arange(256) ** 2 / levels.sum(1) - mean**2)
+    np.testing.assert_allclose(mean / 255, train.mean, atol=0.002)
+    np.testing.assert_allclose(std / 255, train.std, atol=0.002)
+
+    described = osp.data.describe_set(name, root)
+    assert (described.class_names, described.shape) == (train.class_names, shape)
+    assert (described.train, described.train_unknown) == (train_counts, without)
+    assert (described.test, described.test_unknown) == (test_counts, 0)
+    info = info_of(name, root)
+    assert (info.found, info.train, info.test) == (True, len(train), None if test is None else len(test))
+    assert (info.shape, info.variant) == (shape, variant)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -38,6 +38,7 @@ def test_the_allocator_takes_the_setting_unless_the_user_has_one(monkeypatch: py
 
 
 @glibc
+@pytest.mark.slow
 def test_a_step_does_not_fetch_its_memory_anew(tmp_path: Path) -> None:
     """Its tensors take over 100 MB, which are 25,000 pages. Without the setting some runs do so, others do not."""
     faults = []

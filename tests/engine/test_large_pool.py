@@ -49,6 +49,7 @@ needs_proc = pytest.mark.skipif(
 
 
 @needs_proc
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_pool(tmp_path: Path) -> None:
     small, large = memory(10_000, tmp_path / "small"), memory(300_000, tmp_path / "large")
     assert large[0] - small[0] < 25  # its images are 77 MB; row numbers and scores take about 40 bytes an image

@@ -243,6 +243,7 @@ def test_devices_that_processes_cannot_share_are_told(monkeypatch: pytest.Monkey
     check_several("cpu", 3)
 
 
+@pytest.mark.slow
 def test_no_process_of_a_run_imports_a_module_of_the_working_folder(tmp_path: Path) -> None:
     (folder := tmp_path / "work").mkdir()
     ran = trap(folder)

@@ -226,7 +226,9 @@ def killed_at(number: int, act: Callable[[], object]) -> bool:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("links", [True, False], ids=["same disk", "other disk"])
+@pytest.mark.parametrize(
+    "links", [pytest.param(True, id="same disk"), pytest.param(False, id="other disk", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("action", ["link", "copy", "move"])
 def test_killed_before_any_operation_nothing_is_lost_and_undo_is_whole(
     tmp_path: Path, action: Action, links: bool, monkeypatch: pytest.MonkeyPatch

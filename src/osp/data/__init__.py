@@ -41,7 +41,6 @@ __all__ = [
     "get",
     "known",
     "load",
-    "load_set",
 ]
 
 SMALLEST, LARGEST = 8, 1024
@@ -66,31 +65,22 @@ def load(
     size: int | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    named: bool = True,
 ) -> tuple[ImageSet, ImageSet | None]:
     """The training and the test set of a name or a file (./farm.py); the test set is None where there is none (`lsun`).
 
     `size` resizes the images, antialiased, to size x size (photographs: shorter side, then the middle). Left out,
     images keep their own size, except in `tinyimagenet`, `stl10`, `lsun`, `folder`, `pile` and `shards`, which then are
     32x32. `seed` only matters for `gaussian` and `uniform`, which are made from it. `progress(done, total, text)` is
-    called now and then during anything that takes long. A missing set is fetched from its publisher.
+    called now and then during anything that takes long. A missing set is fetched from its publisher. `named=False` is
+    for names from a stored plan: a file is then run only if the user has named it elsewhere.
 
     >>> train, test = load("digits")
     >>> train.shape, train.labels[:3].dtype, len(train) > len(test)
     ((1, 8, 8), dtype('int64'), True)
     """
-    trust(name)
-    return load_set(name, root, size=size, seed=seed, progress=progress)
-
-
-def load_set(
-    name: str,
-    root: str | os.PathLike[str] | None = None,
-    *,
-    size: int | None = None,
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> tuple[ImageSet, ImageSet | None]:
-    """`load` for a name that may come from a stored plan: a file is run only where the user has named it."""
+    if named:
+        trust(name)
     found, request = _asked(name, root, size, seed, progress)
     try:
         return found.load(request)
@@ -118,18 +108,19 @@ def describe_set(
 def describe(root: str | os.PathLike[str] | None = None) -> list[SourceInfo]:
     """What can be said of each set in a moment: found or not, where, size, variant, how to get it."""
     folder = data_dir(root)
-    infos = []
-    for name in available():
-        try:
-            look = get(name).look
-            known = SourceInfo(name, None, "known by name; its file does not say what is there (`look`)")
-            infos.append(look(Request(name, folder)) if look else known)
-        except UserError as error:
-            infos.append(SourceInfo(name=name, found=False, where=str(folder), problem=str(error)))
-        except OSError as error:
-            problem = str(_unreadable(folder, error))
-            infos.append(SourceInfo(name=name, found=False, where=str(folder), problem=problem))
-    return infos
+    return [_look(Request(name, folder)) for name in available()]
+
+
+def _look(request: Request) -> SourceInfo:
+    try:
+        if look := get(request.name).look:
+            return look(request)
+        return SourceInfo(request.name, None, "known by name; its file does not say what is there (`look`)")
+    except UserError as error:
+        problem = str(error)
+    except OSError as error:
+        problem = str(_unreadable(request.root, error))
+    return SourceInfo(request.name, found=False, where=str(request.root), problem=problem)
 
 
 def _asked(

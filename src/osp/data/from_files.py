@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 from osp.data import cache
 from osp.data.folders import HEIF_EXTENSIONS, File, LabeledFiles, has_heif
 from osp.data.images import ImageSet, PixelSummary, moments
-from osp.data.source import Description, Progress, Request, per_class
+from osp.data.source import Description, Progress, Request, Source, SourceInfo, per_class
 from osp.errors import UserError, first_few
 
 SIZE = 32
@@ -162,3 +162,14 @@ def load_files(request: Request, listed: LabeledFiles) -> tuple[ImageSet, ImageS
         for rows, part in zip(chosen, result.parts, strict=True)
     ]
     return replace(sets[0], left_out=tuple(listed.left_out)), sets[1] if len(sets) > 1 and len(sets[1]) else None
+
+
+def own_images(list_files: Callable[[Path], LabeledFiles], how: str, unsorted: bool = False) -> Source:
+    """What a file of `osp/data/sources` declares for a folder of the user's own: what is in it, and how to name it."""
+    return Source(
+        load=lambda request: load_files(request, list_files(request.root)),
+        describe=lambda request: describe_files(request, list_files(request.root)),
+        look=lambda request: SourceInfo(request.name, True, "any folder of images", shape=(3, SIZE, SIZE), how=how),
+        own_folder=True,
+        unsorted=unsorted,
+    )

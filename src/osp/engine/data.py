@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from osp.data import available, get, known, load_set
+from osp.data import available, get, known, load
 from osp.data.images import Images, ImageSet, match
 from osp.data.split import Split, SplitSpec, make_split
 from osp.data.split_spec import largest_at_ratio
@@ -117,11 +117,11 @@ def known_set(name: str) -> bool:
 
 def load_sets(plan: Plan, progress: Any = None) -> tuple[ImageSet, ImageSet | None, ImageSet | None, ImageSet | None]:
     """Training and test images of the set, and of the OOD source where that is another one."""
-    train, test = load_set(plan.data, plan.data_dir, size=plan.image_size, seed=plan.seed, progress=progress)
+    how = {"seed": plan.seed, "progress": progress, "named": False}
+    train, test = load(plan.data, plan.data_dir, size=plan.image_size, **how)
     if plan.ood_data is None:
         return train, test, None, None
-    root = plan.ood_dir or plan.data_dir
-    return train, test, *load_set(plan.ood_data, root, size=train.shape[1], seed=plan.seed, progress=progress)
+    return train, test, *load(plan.ood_data, plan.ood_dir or plan.data_dir, size=train.shape[1], **how)
 
 
 def content_keys(plan: Plan) -> dict[str, str]:
@@ -147,7 +147,7 @@ def keys_of(sets: Sequence[ImageSet]) -> dict[str, str]:
 
 def other_images(name: str, plan: Plan, like: ImageSet, progress: Any = None) -> Images:
     """Test images of another set (all images of one that has no test set), in the size and colors of this one."""
-    pool, test = load_set(name, plan.data_dir, size=like.shape[1], seed=plan.seed, progress=progress)
+    pool, test = load(name, plan.data_dir, size=like.shape[1], seed=plan.seed, progress=progress, named=False)
     return Images([match((pool if test is None else test).images, like.shape)])
 
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import pickle
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,35 +12,6 @@ import pytest
 import osp.data
 from helpers.published_files import cifar10_python, rgb
 from osp.errors import UserError
-
-ANIMALS = ("bird", "cat", "deer", "dog", "frog", "horse")
-
-
-@pytest.mark.parametrize(
-    ("name", "classes", "variant"),
-    [
-        ("cifar10", 10, "pixels went through JPEG once"),
-        ("cifar100", 100, "original pixels and split; order within a split is new"),
-    ],
-)
-def test_the_real_files_are_read(real_data: Callable[..., Path], name: str, classes: int, variant: str) -> None:
-    train, test = osp.data.load(name, real_data(name))
-    assert test is not None
-    assert train.labels is not None
-    assert test.labels is not None
-    assert train.images.shape == (50_000, 3, 32, 32)
-    assert test.images.shape == (10_000, 3, 32, 32)
-    assert np.bincount(train.labels).tolist() == [50_000 // classes] * classes
-    assert np.bincount(test.labels).tolist() == [10_000 // classes] * classes
-    assert train.variant == test.variant == variant
-    np.testing.assert_allclose(train.images.mean(axis=(0, 2, 3)) / 255, train.mean, atol=0.002)
-    np.testing.assert_allclose(train.images.std(axis=(0, 2, 3)) / 255, train.std, atol=0.002)
-    assert train.mirror
-    assert train.cutout
-    if name == "cifar10":
-        assert train.class_names[2:8] == ANIMALS
-    else:
-        assert (train.class_names[0], train.class_names[99]) == ("apple", "worm")
 
 
 def test_pickles_give_their_pixels_and_a_wrong_checksum_is_carried(tmp_path: Path) -> None:

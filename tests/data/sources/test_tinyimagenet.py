@@ -16,19 +16,13 @@ from helpers.published_files import tiny_imagenet
 from osp.errors import UserError
 
 
-def test_the_real_set_is_read_and_the_second_load_is_quick_and_small(real_data: Callable[..., Path]) -> None:
+@pytest.mark.slow
+def test_a_second_load_of_the_real_set_decodes_nothing_and_takes_little_memory(
+    real_data: Callable[..., Path],
+) -> None:
     root = real_data("tinyimagenet")
     train, test = osp.data.load("tinyimagenet", root)
     assert test is not None
-    assert train.images.shape == (100_000, 3, 32, 32)
-    assert test.images.shape == (10_000, 3, 32, 32)
-    assert train.labels is not None
-    assert test.labels is not None
-    assert np.bincount(train.labels).tolist() == [500] * 200
-    assert np.bincount(test.labels).tolist() == [50] * 200
-    assert train.class_names[:3] == ("Egyptian cat", "reel", "volleyball")  # the order of wnids.txt
-    assert len(set(train.class_names)) == 200
-    assert train.variant == "already resized to 32x32, JPEG"
     assert train.files is not None
     assert test.files is not None
     for images, files, index in ((train.images, train.files, 77_777), (test.images, test.files, 5_555)):

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from osp.data.folders import LabeledFiles, check_root, kinds_in_words, list_classes, subfolders, walk
-from osp.data.from_files import SIZE, describe_files, load_files
-from osp.data.source import Source, SourceInfo
+from osp.data.from_files import own_images
 from osp.errors import UserError
 
 TEST_FOLDERS = ("test", "val", "valid", "validation")
@@ -67,15 +66,4 @@ def _set_aside(listed: LabeledFiles) -> None:
             listed.is_test[index] = True
 
 
-SOURCE = Source(
-    load=lambda request: load_files(request, list_files(request.root)),
-    describe=lambda request: describe_files(request, list_files(request.root)),
-    look=lambda request: SourceInfo(
-        request.name,
-        True,
-        "any folder of images",
-        shape=(3, SIZE, SIZE),
-        how="your own images, one folder per class: data 'folder', data_dir its path",
-    ),
-    own_folder=True,
-)
+SOURCE = own_images(list_files, "your own images, one folder per class: data 'folder', data_dir its path")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from osp.data.folders import LabeledFiles, check_root, kinds_in_words, walk
-from osp.data.from_files import SIZE, describe_files, load_files
-from osp.data.source import Source, SourceInfo
+from osp.data.from_files import own_images
 from osp.errors import UserError
 
 
@@ -21,16 +20,8 @@ def list_files(root: Path) -> LabeledFiles:
     return listed
 
 
-SOURCE = Source(
-    load=lambda request: load_files(request, list_files(request.root)),
-    describe=lambda request: describe_files(request, list_files(request.root)),
-    look=lambda request: SourceInfo(
-        request.name,
-        True,
-        "any folder of images",
-        shape=(3, SIZE, SIZE),
-        how="your own unsorted images, beside data 'folder': ood_data 'pile', ood_dir their folder",
-    ),
-    own_folder=True,
+SOURCE = own_images(
+    list_files,
+    "your own unsorted images, beside data 'folder': ood_data 'pile', ood_dir their folder",
     unsorted=True,
 )

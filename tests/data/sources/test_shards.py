@@ -81,7 +81,7 @@ def test_the_index_is_written_once_and_again_when_a_shard_has_changed(
     folder = packed(tmp_path / "shards", pixels(12), 6)
     images_in(folder)
     with monkeypatch.context() as patch:
-        patch.setattr("osp.data.shards.decode_all", lambda *_: pytest.fail("indexed again"))
+        patch.setattr("osp.data.sources.shards.decode_all", lambda *_: pytest.fail("indexed again"))
         assert len(images_in(folder)) == 12
     packed(folder, pixels(13), 6)
     assert len(images_in(folder)) == 13
@@ -166,7 +166,7 @@ def test_as_part_of_all_images_and_in_grey(tmp_path: Path) -> None:
 
 
 def test_more_shards_than_files_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("osp.data.shards.OPEN_FILES", 2)
+    monkeypatch.setattr("osp.data.sources.shards.OPEN_FILES", 2)
     found = images_in(packed(tmp_path / "shards", pixels(12), 2))
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     for _ in range(3):
