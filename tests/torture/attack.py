@@ -13,8 +13,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from osp.data.archives import extract
 from osp.data.decode import Unreadable, decode
+from osp.data.fetch import extract
 from osp.data.unpickle import load_plain
 from osp.engine.checkpoint import load_checkpoint
 from osp.errors import UserError
@@ -103,9 +103,9 @@ def _zip(folder: Path, name: str) -> Callable[[], object]:
 
 
 def _unpack(archive: Path) -> object:
-    from osp.data import archives
+    from osp.data import fetch
 
-    archives.LARGEST = 10**7  # the limit itself is 16 GB, which nobody wants to write in a test
+    fetch.LARGEST_UNPACKED = 10**7  # the limit itself is 16 GB, which nobody wants to write in a test
     return extract(archive, archive.parent, "set")
 
 

@@ -17,7 +17,7 @@ from PIL import Image
 
 import osp
 from osp.bench.store import Store
-from osp.data.archives import extract
+from osp.data.fetch import extract
 from osp.engine.checkpoint import load_checkpoint
 from osp.engine.train import train
 from osp.photos.decisions import Decision

@@ -161,6 +161,12 @@ def _drop_others(folder: Path, stem: str, keep: str) -> None:
                 old.unlink()
 
 
+def md5(path: Path) -> str:
+    """A file's MD5, which publishers give."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
 def md5_of(path: Path, content: Callable[[], bytes] | None = None, compute: bool = True) -> str | None:
     """A file's MD5, remembered by path, size and time of change; of `content()` instead of the bytes where given.
 
@@ -177,11 +183,7 @@ def md5_of(path: Path, content: Callable[[], bytes] | None = None, compute: bool
         pass
     if not compute:
         return None
-    if content is not None:
-        value = hashlib.md5(content(), usedforsecurity=False).hexdigest()
-    else:
-        with open(path, "rb") as file:
-            value = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    value = md5(path) if content is None else hashlib.md5(content(), usedforsecurity=False).hexdigest()
     with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
         book.parent.mkdir(parents=True, exist_ok=True)
         with locked(book.with_suffix(".lock")):

@@ -88,7 +88,7 @@ class Published(ABC):
             return found
         archive = self._archive(request.root)
         if archive is None:
-            from osp.data.download import download
+            from osp.data.fetch import download
 
             download(request.name, self.fetched, request.root, progress=request.progress)
             archive = self._archive(request.root)
@@ -103,7 +103,7 @@ class Published(ABC):
 
     def how(self, root: Path) -> str:
         """How to get the set."""
-        from osp.data.download import how_to_get
+        from osp.data.fetch import how_to_get
 
         return how_to_get(self.fetched, root)
 
@@ -170,7 +170,7 @@ def unpack(archive: Path, remote: Remote, progress: Progress | None) -> Path:
 
     An archive with another checksum is used all the same, and its folder says so.
     """
-    from osp.data.archives import extract
+    from osp.data.fetch import extract
 
     into = archive.parent
     if not os.access(into, os.W_OK):

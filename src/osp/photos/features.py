@@ -30,8 +30,7 @@ from torch import Tensor
 from osp.data import cache
 from osp.data.decode_pool import decode_all
 from osp.data.source import Progress
-from osp.data.views import Augmenter
-from osp.data.views.augmenter import Plan
+from osp.data.views import Augmenter, Plan
 from osp.errors import UserError, suggest
 from osp.files import locked, reason
 from osp.nets.pretrained import Backbone

@@ -1,13 +1,14 @@
-"""What a view is: random draws for a whole batch, made on the CPU, and a change of 8-bit images on any device.
+"""What a view is, and the `Augmenter` that makes them: uint8 images of a whole batch in, normalised float32 out.
 
-Views are found by name: one file each in this folder, or an installed package's entry point (group `osp.views`).
+What is random is drawn on the CPU into a `Plan`, for the global batch, and applied on the device of the images. Views
+are found by name: one file each in this folder, or an installed package's entry point (group `osp.views`).
 """
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -68,7 +69,7 @@ _views = Plugins(
     "osp.views",
     "view",
     only_class(View),  # type: ignore[type-abstract]  # the base itself is never taken
-    helpers=("augmenter", "base", "image_ops"),
+    helpers=("base", "image_ops"),
 )
 
 
@@ -96,3 +97,92 @@ def find(view: str) -> type[View]:
     if found is None:
         raise UserError(f"Unknown view {view!r}.{suggest(base_name(view), available())}")
     return found
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The draws for one view of n images.
+
+    It is made for the global batch: `plan[rank::world]` are the draws for the images of one process.
+    """
+
+    view: View
+    size: int
+    draws: Draws
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, part: slice) -> Plan:
+        draws = {name: draw[part] for name, draw in self.draws.items()}
+        return Plan(self.view, len(range(self.size)[part]), draws)
+
+
+class Augmenter:
+    """Makes the views of images of one shape (channels, height, width).
+
+    `mirror` and `cutout` are off where they would change the class, as for digits.
+
+    >>> augmenter = Augmenter((1, 8, 8), mean=[0.5], std=[0.5])
+    >>> images = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
+    >>> plan = augmenter.plan("weak", 2, torch.Generator().manual_seed(0))
+    >>> augmenter.apply(images, plan).unique()
+    tensor([-1.])
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        mean: Sequence[float],
+        std: Sequence[float],
+        *,
+        mirror: bool = True,
+        cutout: bool = True,
+    ) -> None:
+        channels, height, width = shape
+        if channels not in (1, 3) or min(height, width) < 8:
+            raise ValueError(f"shape={shape}: images have 1 or 3 channels and are 8x8 or larger")
+        if len(mean) != channels or len(std) != channels or min(std) <= 0:
+            raise ValueError(f"mean={mean}, std={std}: one value per channel ({channels}), std above 0")
+        self.kind = ImageKind(shape, mirror, cutout)
+        self._views: dict[str, View] = {}
+        spread = torch.tensor(std, dtype=torch.float64)
+        centre = torch.tensor(mean, dtype=torch.float64)
+        self._scale = (1 / (255 * spread)).float().view(1, -1, 1, 1)
+        self._offset = (-centre / spread).float().view(1, -1, 1, 1)
+
+    def view(self, name: str) -> View:
+        """The view of this name for these images; UserError with a near miss where there is none."""
+        base = base_name(name)
+        if base not in self._views:
+            self._views[base] = find(name)(self.kind)
+        return self._views[base]
+
+    def plan(self, view: str, n: int, generator: torch.Generator) -> Plan:
+        """The draws for a view of n images: a function of the (CPU) generator's state alone."""
+        chosen = self.view(view)
+        return Plan(chosen, n, chosen.draw(n, generator))
+
+    def apply(self, images: Tensor, plan: Plan) -> Tensor:
+        """The planned view of uint8 images N×C×H×W, normalised, as float32 on the device of the images."""
+        return self.normalize(self.transform(images, plan))
+
+    def normalize(self, images: Tensor) -> Tensor:
+        """(pixel/255 - mean) / std as float32."""
+        scale, offset = to_device(self._scale, images.device), to_device(self._offset, images.device)
+        return images.to(torch.float32, copy=True).mul_(scale).add_(offset)
+
+    @torch.no_grad()
+    def transform(self, images: Tensor, plan: Plan) -> Tensor:
+        """The planned view as 8-bit images, before normalisation. The given images are never changed."""
+        if images.dtype != torch.uint8 or images.shape != (len(plan), *self.kind.shape):
+            wanted = "x".join(str(side) for side in (len(plan), *self.kind.shape))
+            given = "x".join(str(side) for side in images.shape)
+            raise ValueError(f"images are {images.dtype} {given}; the plan is for torch.uint8 {wanted}")
+        result = plan.view.apply(images, plan.draws)
+        if result.dtype != torch.uint8 or result.shape != images.shape:
+            raise UserError(
+                f"The view {type(plan.view).__name__} must give torch.uint8 {tuple(images.shape)}, as it was given; "
+                f"it gave {result.dtype} {tuple(result.shape)}."
+            )
+        return result

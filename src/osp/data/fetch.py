@@ -1,22 +1,32 @@
-"""Fetch a set from its publisher: checked by checksum, resumed where it broke off, in place only when whole."""
+"""Fetch a set from its publisher and unpack it: in place only when complete.
+
+What is fetched is checked by its checksum and continued where it broke off. Unpacking follows no link and never leaves
+its folder.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import http.client
+import lzma
 import os
 import queue
+import shutil
+import struct
+import tarfile
+import tempfile
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
 
-from osp.data.cache import cache_dir, digest
+from osp.data.cache import cache_dir, digest, md5
 from osp.data.source import Progress, Remote
-from osp.errors import UserError
+from osp.errors import UserError, printable
 from osp.files import locked
 from osp.version import __version__
 
@@ -24,10 +34,12 @@ CONNECT_SECONDS = 6.0
 """Time until a server must have answered, name lookup included: without a network nobody should wait."""
 STALL_SECONDS = 30.0
 ATTEMPTS = 3
-LARGEST = 4 << 30
+LARGEST_FETCHED = 4 << 30
 """Bytes of a file that is fetched: half as many again as the largest published one (STL-10)."""
 SLOWEST, WINDOW = 2_000, 60.0
 """Bytes per second over this many seconds, below which a server is given up: it would take weeks."""
+LARGEST_UNPACKED = 16 * 2**30
+"""Bytes an archive may unpack to: five times the largest set we know (STL-10)."""
 
 
 def how_to_get(remotes: Sequence[Remote], root: Path) -> str:
@@ -76,13 +88,13 @@ def fetch(
             if target.exists():  # another process fetched it meanwhile
                 return target
             continued = part.exists()
-            md5 = _fetch_parts(url, part, progress, connect_seconds)
-            if md5 != remote.md5 and continued:  # perhaps the old part was the wrong one
+            found = _fetch_parts(url, part, progress, connect_seconds)
+            if found != remote.md5 and continued:  # perhaps the old part was the wrong one
                 part.unlink()
-                md5 = _fetch_parts(url, part, progress, connect_seconds)
-            if md5 != remote.md5:
+                found = _fetch_parts(url, part, progress, connect_seconds)
+            if found != remote.md5:
                 part.unlink()
-                raise UserError(f"{url} is not the published file (MD5 {md5}, should be {remote.md5}).")
+                raise UserError(f"{url} is not the published file (MD5 {found}, should be {remote.md5}).")
             os.replace(part, target)
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error.strerror or error}.") from None
@@ -99,7 +111,7 @@ def _fetch_parts(url: str, part: Path, progress: Progress | None, connect_second
             response = _answer(urllib.request.Request(url, headers=headers), connect_seconds)
         except urllib.error.HTTPError as error:
             if error.code == 416:  # nothing after what we have: it is whole, or not what we think it is
-                return _md5(part)
+                return md5(part)
             raise UserError(f"{url} answered {error.code} {error.reason}.") from None
         except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
             raise UserError(f"{url} cannot be reached ({getattr(error, 'reason', None) or error}).") from None
@@ -109,8 +121,8 @@ def _fetch_parts(url: str, part: Path, progress: Progress | None, connect_second
             length = response.headers.get("Content-Length")
             total = have + int(length) if length and length.isdigit() else 0
             part.parent.mkdir(parents=True, exist_ok=True)  # only now: a failed try leaves no trace
-            most = min(total or LARGEST, LARGEST)
-            if total > LARGEST:
+            most = min(total or LARGEST_FETCHED, LARGEST_FETCHED)
+            if total > LARGEST_FETCHED:
                 raise UserError(f"{url} says that it has {total:,} bytes: it is not the published file.")
             with open(part, "ab" if have else "wb") as file:
                 began, at_begin = time.monotonic(), have
@@ -134,14 +146,9 @@ def _fetch_parts(url: str, part: Path, progress: Progress | None, connect_second
                     reason = str(error) or type(error).__name__
                     continue
         if have >= total:
-            return _md5(part)
+            return md5(part)
         reason = f"{have:,} of {total:,} bytes came"
     raise UserError(f"the connection to {url} broke off {ATTEMPTS} times ({reason}); start again to continue.")
-
-
-def _md5(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def _answer(request: urllib.request.Request, seconds: float) -> Any:
@@ -162,3 +169,81 @@ def _answer(request: urllib.request.Request, seconds: float) -> Any:
     if isinstance(answer, Exception):
         raise answer
     return answer
+
+
+def extract(archive: Path, into: Path, folder: str, *, progress: Progress | None = None) -> Path:
+    """Unpack `archive` and move its top folder `folder` into `into`. A folder already there is left alone."""
+    target = into / folder
+    if target.exists():
+        return target
+    try:
+        partial = Path(tempfile.mkdtemp(prefix=f".{folder}.", suffix=".partial", dir=into))
+    except OSError as error:
+        raise UserError(f"{archive} cannot be unpacked into {into}: {error.strerror}.") from None
+    try:
+        _unpack(archive, partial, progress)
+        if not (partial / folder).is_dir():
+            raise UserError(f"{archive} holds no folder {folder!r}: it is not the published archive. Fetch it again.")
+        try:
+            os.rename(partial / folder, target)
+        except OSError:
+            if not target.is_dir():  # otherwise another process was faster, with the same files
+                raise
+        return target
+    except UserError:
+        raise
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, struct.error) as error:
+        size = archive.stat().st_size
+        raise UserError(f"{archive} ({size:,} bytes) is damaged or cut short: {error}. Fetch it again.") from None
+    except (ValueError, RuntimeError) as error:  # names that are none; encrypted or packed in a way unknown here
+        raise UserError(f"{archive} cannot be unpacked: {printable(error)}. Fetch the published archive.") from None
+    except OSError as error:
+        raise UserError(f"{archive} cannot be unpacked into {into}: {error.strerror or error}.") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _unpack(archive: Path, into: Path, progress: Progress | None) -> None:
+    text, total, done = f"Unpacking {archive.name}", archive.stat().st_size, 0
+    opened = _zip_members(archive) if zipfile.is_zipfile(archive) else _tar_members(archive)
+    for count, (name, position, content) in enumerate(opened):
+        path = into / _inside(archive, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with content, open(path, "xb") as out:
+            while block := content.read(1 << 20):
+                done += len(block)
+                if done > LARGEST_UNPACKED:
+                    raise UserError(f"{archive} unpacks to more than {LARGEST_UNPACKED >> 30} GB. It was not unpacked.")
+                out.write(block)
+        if progress and count % 200 == 0:
+            progress(min(position, total), total, text)
+    if progress:
+        progress(total, total, text)
+
+
+def _tar_members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
+    with open(archive, "rb") as raw, tarfile.open(fileobj=raw, mode="r:*") as tar:
+        for member in tar:
+            if member.isdir():
+                continue
+            content = tar.extractfile(member) if member.isreg() else None
+            if content is None:
+                raise UserError(f"{archive} holds {member.name!r}, a link or device. It was not unpacked.")
+            yield member.name, raw.tell(), content
+
+
+def _zip_members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
+    with zipfile.ZipFile(archive) as opened:
+        for member in opened.infolist():
+            kind = member.external_attr >> 28  # the file type, where the archive was made on Unix
+            if kind not in (0, 0o4, 0o10):
+                raise UserError(f"{archive} holds {member.filename!r}, a link or device. It was not unpacked.")
+            if not member.is_dir():
+                yield member.filename, member.header_offset, opened.open(member)
+
+
+def _inside(archive: Path, name: str) -> PurePosixPath:
+    path = PurePosixPath(name.replace("\\", "/"))
+    if path.is_absolute() or ".." in path.parts or (path.parts and ":" in path.parts[0]) or not path.parts:
+        raise UserError(f"{archive} holds {name!r}, which would land outside the folder. It was not unpacked.")
+    return path
