@@ -9,7 +9,9 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import osp
 import osp.plugins
@@ -19,10 +21,13 @@ from osp import Recipe, UserError
 from osp.bench.cells import Choice, expand
 from osp.bench.grid import find_grid
 from osp.bench.jobs import Job
-from osp.engine.data import open_again
+from osp.data.view_source import Draw
+from osp.engine.data import open_again, pixel_views
 from osp.engine.signals import Interrupted
 from osp.recipe import Plan, make_plan
+from osp.recipe.code import OPTIONS
 from osp.runs.folder import RunFolder
+from osp.runs.run import Run
 
 NETWORK = """
 from torch import nn
@@ -56,18 +61,32 @@ def load(request):
 SOURCE = Source(load=load, grey=True, within=SplitDefaults((0, 1), 5, ood_ratio=0.5, val_per_class=5))
 """
 
-CODE = {"network": NETWORK, "score": SCORE, "data": DATA}
-GROUPS = {"network": ("osp.networks", "plugged-4"), "score": ("osp.scores", "plugged"), "data": ("osp.data", "plugged")}
+VIEW = """
+from osp.data.views import View
+
+class Dark(View):
+    def apply(self, images, draws):
+        return images // 2
+"""
+
+CODE = {"network": NETWORK, "score": SCORE, "data": DATA, "weak": VIEW}
+GROUPS = {
+    "network": ("osp.networks", "plugged-4"),
+    "score": ("osp.scores", "plugged"),
+    "data": ("osp.data", "plugged"),
+    "weak": ("osp.views", "plugged"),
+}
+ORDINARY = {"network": "cnn", "score": "own", "data": "digits", "weak": "weak"}
 
 
 def asking(kind: str, name: str, **fields: Any) -> Recipe:
-    options = {"batch": 8, "mu": 1, **({"score": name} if kind == "score" else {})}
-    named = {} if kind == "score" else {kind: name}
+    options = {"batch": 8, "mu": 1, **({kind: name} if kind in OPTIONS else {})}
+    named = {} if kind in OPTIONS else {kind: name}
     return Recipe(method="supervised", scale="demo", steps=4, eval_every=2, options=options, **named, **fields)
 
 
 def named_again(kind: str, name: str) -> Recipe:
-    return Recipe(options={"score": name}) if kind == "score" else Recipe(**{kind: name})
+    return Recipe(options={kind: name}) if kind in OPTIONS else Recipe(**{kind: name})
 
 
 @pytest.fixture
@@ -94,6 +113,7 @@ def test_a_file_is_used_by_naming_it_and_needed_again_by_whoever_loads_the_model
         assert (model.score, run.result["score"]) == ("mine", "mine")
     if kind == "data":
         assert (run.result["dataset"], model.class_names) == ("mine", ("cat", "dog"))
+    if kind in ("data", "weak"):  # a model needs neither
         return
     stranger(name)
     with pytest.raises(
@@ -131,14 +151,10 @@ def test_the_content_of_a_file_and_not_its_place_is_part_of_the_identity(
 def test_no_stored_plan_recipe_or_grid_has_code_run(kind: str, written: Callable[..., str], tmp_path: Path) -> None:
     name = written(kind)
     with pytest.raises(Interrupted):
-        train_quietly(
-            asking(kind, "cnn" if kind == "network" else "digits" if kind == "data" else "own"),
-            tmp_path / "run",
-            display=Stopper(2),
-        )
+        train_quietly(asking(kind, ORDINARY[kind]), tmp_path / "run", display=Stopper(2))
     folder = RunFolder(tmp_path / "run")
     honest = Plan.read(folder.plan)
-    changes = {"options": {**honest.options, "score": name}} if kind == "score" else {kind: name}
+    changes = {"options": {**honest.options, kind: name}} if kind in OPTIONS else {kind: name}
     for contents in ({}, {kind: "0" * 24}):
         folder.plan.write_text(honest.changed(contents=contents, **changes).dump())
         with pytest.raises(UserError, match=r"If you trust it, name it: .*mine\.py"):
@@ -148,12 +164,12 @@ def test_no_stored_plan_recipe_or_grid_has_code_run(kind: str, written: Callable
         stranger(name)
     if kind == "data":
         with pytest.raises(UserError, match="code that you have not named yourself"):
-            open_again(folder)
+            open_again(Run(folder, {}, Plan.read(folder.plan)))
     (tmp_path / "recipe.yaml").write_text(asking(kind, name).dump())
     with pytest.raises(UserError, match=r"names the .* file .*mine\.py.*If you trust it, name it yourself"):
         Recipe.read(tmp_path / "recipe.yaml")
     place = {"data": f"datasets: [{name}]", "network": f"fields: {{network: {name}}}"}
-    place |= {"score": f"fields: {{options: {{score: {name}}}}}"}
+    place |= {option: f"fields: {{options: {{{option}: {name}}}}}" for option in OPTIONS}
     (tmp_path / "grid.yaml").write_text(f"title: t\nmethods: [supervised]\n{place[kind]}\n")
     with pytest.raises(UserError, match=r"names the .* file .*mine\.py.*name it yourself: --"):
         find_grid(str(tmp_path / "grid.yaml"))
@@ -194,7 +210,7 @@ def test_the_command_takes_a_file_and_a_recipe_that_names_the_same(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "recipe.yaml").write_text(asking(kind, "./mine.py").dump())
     command = ["osp", "train", "--recipe", "recipe.yaml", "--out", "run"]
-    named = ["--set", "score=mine.py"] if kind == "score" else [f"--{kind}", "mine.py"]
+    named = ["--set", f"{kind}=mine.py"] if kind in OPTIONS else [f"--{kind}", "mine.py"]
     for more, code in ([], 2), (named, 0):
         monkeypatch.setattr(sys, "argv", [*command, *more])
         with pytest.raises(SystemExit) as ended:
@@ -218,6 +234,29 @@ def test_an_edited_plug_in_is_another_run(kind: str, tmp_path: Path, monkeypatch
         identities.append(make_plan(asking(kind, name)).identity())
     assert identities[0] == identities[2] != identities[1]
     monkeypatch.delitem(sys.modules, module)
+
+
+def test_a_view_stands_where_the_method_asks_for_another_and_for_none_else(
+    written: Callable[..., str], tmp_path: Path
+) -> None:
+    run = train_quietly(asking("weak", written("weak")), tmp_path / "run")
+    data = open_again(run)
+    views = pixel_views(data.train, data, run.plan, torch.device("cpu"))
+    images = data.train.take([3, 5])
+    draw = Draw(seed=0, step=1, stream="labeled", batch=2)
+    made = views.views(np.array([3, 5]), ["weak", "weak2", "plain"], draw)
+    assert torch.equal(made["weak"], views.augmenter.normalize(images // 2))
+    assert torch.equal(made["weak2"], made["weak"])
+    assert torch.equal(made["plain"], views.augmenter.normalize(images))
+    with pytest.raises(UserError, match=r"Unknown view 'stronk'\. Did you mean 'strong'"):
+        make_plan(Recipe(options={"strong": "stronk"}))
+
+
+def test_a_run_with_the_usual_views_is_the_one_made_before_views_could_be_named() -> None:
+    plan = make_plan(Recipe(method="fixmatch"))
+    before = {key: value for key, value in plan.options.items() if key not in ("weak", "strong")}
+    assert plan.changed(options=before).identity() == plan.identity()
+    assert make_plan(Recipe(method="fixmatch", options={"strong": "weak"})).identity() != plan.identity()
 
 
 def test_a_job_for_elsewhere_names_its_files_from_the_root(

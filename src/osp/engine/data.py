@@ -101,7 +101,9 @@ def normalization(plan: Plan, data: Data) -> tuple[Sequence[float], Sequence[flo
 def pixel_views(images: Images, data: Data, plan: Plan, device: torch.device) -> PixelViews:
     """The views of these images, as the set's kind allows and the network wants them."""
     mean, std = normalization(plan, data)
-    augmenter = Augmenter(data.shape, mean, std, mirror=data.source.mirror, cutout=data.source.cutout)
+    instead = {view: str(plan.options.get(view, view)) for view in ("weak", "strong")}
+    allowed = data.source
+    augmenter = Augmenter(data.shape, mean, std, mirror=allowed.mirror, cutout=allowed.cutout, instead=instead)
     return PixelViews(images, augmenter, device, channels_last=plan.channels_last)
 
 

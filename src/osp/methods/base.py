@@ -254,6 +254,14 @@ class Options(BaseModel):
     score: str = Field(
         "pool", description="OOD score that is reported: one that any network has, or `own`, the method's"
     )
+    weak: str = Field(
+        "weak",
+        description="view that the method gets where it asks for `weak`: another one, or a file of your own",
+        json_schema_extra={"before": "weak"},
+    )
+    strong: str = Field(
+        "strong", description="the same where it asks for `strong`", json_schema_extra={"before": "strong"}
+    )
 
     @field_validator("score")
     @classmethod

@@ -13,15 +13,17 @@ if TYPE_CHECKING:
     from osp.recipe.plan import Plan
     from osp.recipe.recipe import Recipe
 
-NAMED = {"method": "method", "network": "network", "data": "data set", "ood_data": "data set", "score": "OOD score"}
-"""What may be a file, with the word for it; `score` is an option of the method, the others are fields of the recipe."""
+OPTIONS = {"score": "OOD score", "weak": "view", "strong": "view"}
+"""Options of every method that may be a file, with the word for it."""
+NAMED = {"method": "method", "network": "network", "data": "data set", "ood_data": "data set", **OPTIONS}
+"""These and the fields of a recipe that may be one."""
 
 
 def names_in(fields: Mapping[str, Any]) -> dict[str, Any]:
     """What the fields of a recipe or plan have under these names."""
     options = fields.get("options")
-    found = {key: fields.get(key) for key in NAMED if key != "score"}
-    return {**found, "score": options.get("score") if isinstance(options, Mapping) else None}
+    given = options if isinstance(options, Mapping) else {}
+    return {key: (given if key in OPTIONS else fields).get(key) for key in NAMED}
 
 
 def files_in(fields: Mapping[str, Any]) -> dict[str, str]:
@@ -35,20 +37,21 @@ def files_in(fields: Mapping[str, Any]) -> dict[str, str]:
 
 def as_fields(names: Mapping[str, str], options: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
     """The other way round: as fields of a recipe or plan, beside these options."""
-    fields: dict[str, Any] = {key: name for key, name in names.items() if key != "score"}
-    return {**fields, "options": {**options, "score": names["score"]}} if "score" in names else fields
+    fields: dict[str, Any] = {key: name for key, name in names.items() if key not in OPTIONS}
+    chosen = {key: name for key, name in names.items() if key in OPTIONS}
+    return {**fields, "options": {**options, **chosen}} if chosen else fields
 
 
 def option_for(key: str, name: str) -> str:
     """How the user names it."""
-    if key == "score":
-        return f"--set score={name} (in Python: options={{'score': ...}})"
+    if key in OPTIONS:
+        return f"--set {key}={name} (in Python: options={{'{key}': ...}})"
     return f"--{key.replace('_', '-')} {name} (in Python: {key}=...)"
 
 
 def contents_of(fields: Mapping[str, Any]) -> dict[str, str]:
     """Hashes of the code from outside the package that a run uses; that of a method file has a field of its own."""
-    from osp.data import source
+    from osp.data import source, views
     from osp.methods import registry as methods
     from osp.nets import registry as networks
     from osp.scores import registry as scores
@@ -59,6 +62,8 @@ def contents_of(fields: Mapping[str, Any]) -> dict[str, str]:
         "data": source.content,
         "ood_data": source.content,
         "score": scores.content,
+        "weak": views.content,
+        "strong": views.content,
     }
     hashes = {key: found[key](name) for key, name in names_in(fields).items() if isinstance(name, str)}
     return {key: each for key, each in hashes.items() if each is not None}

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from osp.errors import UserError, short, suggest, user_path
 from osp.machine import cores, in_gigabytes, memory
 from osp.plugins import is_file, plain_name
-from osp.recipe.code import as_fields, contents_of, same_files
+from osp.recipe.code import OPTIONS, as_fields, contents_of, same_files
 from osp.recipe.reading import explain, read_fields
 from osp.recipe.recipe import Precision, Preset, Recipe, Scale
 from osp.version import HARNESS_VERSION, __version__
@@ -121,8 +121,8 @@ class Plan(BaseModel):
             values["contents"] = self.contents
             for key in ("data", "ood_data", "network"):
                 values[key] = FILE if is_file(values[key]) else values[key]
-            if is_file(values["options"].get("score")):
-                values["options"] = {**values["options"], "score": FILE}
+            files = {key: FILE for key in OPTIONS if is_file(values["options"].get(key))}
+            values["options"] = {**values["options"], **files}
         values["options"] = {**options_removed(self.method), **values["options"]}
         for key, value in options_before(self.method).items():
             if same(self.options.get(key, value), value):
@@ -186,6 +186,7 @@ def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None
     from osp.data import describe_set
     from osp.data import get as data_source
     from osp.data.split import spec_for
+    from osp.data.views import find as find_view
     from osp.methods.registry import get
     from osp.nets import check_name
 
@@ -196,6 +197,8 @@ def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None
     method = get(recipe.method or "osp")
     by_scale = scale_options(method, preset, scale, data, custom_network)
     options = decide_options(method, preset, data, by_scale, recipe.options)
+    for view in (options.weak, options.strong):
+        find_view(view)
     network = CUSTOM if custom_network else recipe.network or default_network(data, scale)
     if not custom_network:
         check_name(network)
@@ -212,7 +215,7 @@ def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None
     numbers = {key: getattr(spec, key) for key in SPLIT_FIELDS}
     device = recipe.device or "auto"
     decided = {"method": recipe.method or "osp", "network": None if custom_network else network, "data": data}
-    contents = contents_of({**decided, "ood_data": recipe.ood_data, "options": {"score": options.score}})
+    contents = contents_of({**decided, "ood_data": recipe.ood_data, "options": options.model_dump()})
     threads = recipe.threads
     if threads is None and scale == "demo":
         threads = 1  # such small batches gain nothing from more, and lose much on a busy machine

@@ -1,7 +1,7 @@
 """What a view is, and the `Augmenter` that makes them: uint8 images of a whole batch in, normalised float32 out.
 
 What is random is drawn on the CPU into a `Plan`, for the global batch, and applied on the device of the images. Views
-are found by name: one file each in this folder, or an installed package's entry point (group `osp.views`).
+are found by name: one file each in this folder, an installed package's entry point (group `osp.views`), or a path.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -91,8 +92,13 @@ def base_name(view: str) -> str:
     return re.sub("[0-9]+$", "", view)
 
 
+def content(view: str) -> str | None:
+    """Hash of the code of a view from outside the package (`Plugins.content`)."""
+    return _views.content(base_name(view))
+
+
 def find(view: str) -> type[View]:
-    """The class of a view; UserError with a near miss where there is none of this name."""
+    """The class of a view, by its name or by the path of a Python file that defines one and that the user named."""
     found = _views.get(base_name(view))
     if found is None:
         raise UserError(f"Unknown view {view!r}.{suggest(base_name(view), available())}")
@@ -121,7 +127,8 @@ class Plan:
 class Augmenter:
     """Makes the views of images of one shape (channels, height, width).
 
-    `mirror` and `cutout` are off where they would change the class, as for digits.
+    `mirror` and `cutout` are off where they would change the class, as for digits. `instead` gives another view in the
+    place of one: {"strong": "./dark.py"}.
 
     >>> augmenter = Augmenter((1, 8, 8), mean=[0.5], std=[0.5])
     >>> images = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
@@ -138,6 +145,7 @@ class Augmenter:
         *,
         mirror: bool = True,
         cutout: bool = True,
+        instead: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         channels, height, width = shape
         if channels not in (1, 3) or min(height, width) < 8:
@@ -146,6 +154,7 @@ class Augmenter:
             raise ValueError(f"mean={mean}, std={std}: one value per channel ({channels}), std above 0")
         self.kind = ImageKind(shape, mirror, cutout)
         self._views: dict[str, View] = {}
+        self._instead = instead
         spread = torch.tensor(std, dtype=torch.float64)
         centre = torch.tensor(mean, dtype=torch.float64)
         self._scale = (1 / (255 * spread)).float().view(1, -1, 1, 1)
@@ -155,7 +164,7 @@ class Augmenter:
         """The view of this name for these images; UserError with a near miss where there is none."""
         base = base_name(name)
         if base not in self._views:
-            self._views[base] = find(name)(self.kind)
+            self._views[base] = find(self._instead.get(base, name))(self.kind)
         return self._views[base]
 
     def plan(self, view: str, n: int, generator: torch.Generator) -> Plan:
