@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from osp.bench import speed
-from osp.bench.cost import Counter
-from osp.bench.speed import growth, measure, peak_memory, run, step_cost, table
-from osp.bench.workload import CASES, FORMS, AsPublished, Bare, Case, Ours, PillowViews
+from osp.bench.speed import AS_PUBLISHED, forms, growth, measure, peak_memory, speed_tables, step_cost
+from osp.bench.workload import CASES, Bare, Case, Counter, Ours
+from osp.plugins import load_file
 
 TINY = Case("cnn", (1, 8, 8), classes=3, batch=4, mu=2, rotation=4, pool=64)
 
@@ -72,8 +72,8 @@ def test_our_step_and_the_bare_computation_take_the_same_images_through_the_netw
     assert (TINY.with_gradient, TINY.without_gradient) == (4 + 8 + 16, 8)
 
 
-def test_the_published_step_takes_every_image_through_forward_and_backward() -> None:
-    published = AsPublished(TINY)
+def test_the_published_step_takes_every_image_through_forward_and_backward(tmp_path: Path) -> None:
+    published: Any = forms()["as published"](TINY, tmp_path)
     counter = Counter(published.net)
     before = [parameter.detach().clone() for parameter in published.net.parameters()]
     published()
@@ -102,7 +102,9 @@ def test_the_parts_leave_the_network_as_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 16, 16)])
 def test_pillow_views_are_normalised_images_of_the_shape(shape: tuple[int, int, int]) -> None:
-    labeled, targets, weak, strong, rotated = PillowViews(TINY.changed(shape=shape))[0]
+    forms()
+    published = load_file(str(AS_PUBLISHED), "benchmark")
+    labeled, targets, weak, strong, rotated = published.PillowViews(TINY.changed(shape=shape))[0]
     assert [len(each) for each in (labeled, targets, weak, strong, rotated)] == [4, 4, 8, 8, 4]
     for views in (labeled, weak, strong, rotated):
         assert views.shape[1:] == shape
@@ -123,15 +125,25 @@ def test_the_table_and_the_files_show_what_was_measured(tmp_path: Path, monkeypa
     monkeypatch.setattr(speed, "GROWTH_CASE", TINY)
     monkeypatch.setattr(growth, "__defaults__", ({"batch": [2, 4], "pool": [20, 40]},))
     monkeypatch.setattr(speed, "peak_memory", lambda form, network: 12.0)
-    found = run(["cnn"], 1, tmp_path / "out", with_growth=True, say=lambda text: None)
+    found = speed.speed(["cnn"], 1, tmp_path / "out", with_growth=True, say=lambda text: None)
     assert json.loads((tmp_path / "out" / "speed.json").read_text()) == json.loads(json.dumps(found))
     assert (tmp_path / "out" / "speed.png").stat().st_size > 1000
     cost = found["step"]["cnn"]
     assert cost["ours / bare"] == pytest.approx(cost["seconds"]["ours"]["median"] / cost["seconds"]["bare"]["median"])
-    assert set(cost["seconds"]) == set(FORMS)
-    shown = table(found)
+    assert set(cost["seconds"]) == {"ours", "bare", "as published"}
+    shown = speed_tables(found)
     assert f"| {cost['ours / bare']:.2f} |" in shown
     assert "| 40 |" in shown
+    assert shown.startswith(
+        "| network | ours (s) | bare (s) | as published (s) | ours / bare | as published / ours | au"
+    )
+    del cost["seconds"]["as published"], cost["as published / ours"]
+    assert speed_tables(found).startswith("| network | ours (s) | bare (s) | ours / bare | augmentation |")
+
+
+def test_without_a_clone_there_is_no_published_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "AS_PUBLISHED", tmp_path / "none.py")
+    assert set(forms()) == {"ours", "bare"}
 
 
 def test_memory_is_that_of_a_process_of_its_own() -> None:

@@ -68,6 +68,12 @@ class Table:
         other = [name for name in self.choice.datasets if set(self.choice.datasets) - set(self.grid.datasets)]
         return f"{self.grid.about} Here: {', '.join(other)}.".lstrip() if other else self.grid.about
 
+    def notes(self, measure: str) -> list[str]:
+        """The notes of the grid file that apply where this number is shown."""
+        names = {*self.rows, *(self.choice.datasets or self.grid.datasets), *(plan.data for plan in self.plans)}
+        beside = measure == self.grid.measure and any(cell.paper is not None for cell in self.cells)
+        return [n.text for n in self.grid.notes if names.issuperset(n.where) and (beside or not n.published)]
+
     @property
     def plans(self) -> list[Plan]:
         return [plan for cell in self.cells for plan in cell.plans]

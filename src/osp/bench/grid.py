@@ -85,6 +85,18 @@ class Paper(BaseModel):
         return self.rows[row][self.columns.index(column)]
 
 
+class Remark(BaseModel):
+    """A note under the table, shown where it applies."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    text: str
+    where: tuple[str, ...] = ()
+    """Rows and data sets that it is about: shown only with all of them."""
+    published: bool = False
+    """About the published numbers: shown only beside some."""
+
+
 class Grid(BaseModel):
     """A table or the runs behind a figure."""
 
@@ -105,7 +117,7 @@ class Grid(BaseModel):
     lengths: tuple[float, ...] = ()
     fields: dict[str, Any] = Field(default_factory=dict)
     paper: Paper = Field(default_factory=Paper)
-    notes: tuple[str, ...] = ()
+    notes: tuple[Remark, ...] = ()
 
     @field_validator("rows", "settings", mode="before")
     @classmethod
@@ -117,6 +129,14 @@ class Grid(BaseModel):
         return [
             {"name": row_name(each), **each} if isinstance(each, dict) and "method" in each else each for each in plain
         ]
+
+    @field_validator("notes", mode="before")
+    @classmethod
+    def _plain(cls, value: Any) -> Any:
+        """A plain text is a note that always applies."""
+        return (
+            [{"text": each} if isinstance(each, str) else each for each in value] if isinstance(value, list) else value
+        )
 
     @field_validator("measure", "also")
     @classmethod
@@ -243,6 +263,10 @@ def check(grid: Grid, trusted: Collection[str] = ()) -> None:
     without_code(grid.fields, trusted)
     if grid.kind == "table" and not grid.entries:
         raise UserError("it has neither `methods` nor `rows`: there is nothing to run.")
+    about = [*(entry.name for entry in grid.entries), *grid.datasets, *(s.fields.get("data") for s in grid.settings)]
+    for name in (name for note in grid.notes for name in note.where):
+        if name not in about:
+            raise UserError(f"a note is about {name!r}, which is neither a row nor a data set of this table.")
     if grid.rows and grid.methods:
         raise UserError("`methods` and `rows` both give the rows; leave one out.")
     for row, values in grid.paper.rows.items():

@@ -1,7 +1,8 @@
-"""`osp bench speed`: what a step of OSP costs, against its bare computation and against published code.
+"""`osp bench speed`: what a step of OSP costs, against its bare computation and, in a clone, against published code.
+`osp bench cost`: what a step of each method costs, in images and in time relative to Supervised.
 
-Forms are measured in turns within one run, because machines are shared and noisy: ratios of medians mean something,
-single seconds do not.
+What is compared is measured in turns within one run, because machines are shared and noisy: ratios of medians mean
+something, single seconds do not.
 """
 
 from __future__ import annotations
@@ -20,12 +21,19 @@ from typing import Any
 
 import torch
 
-from osp.bench.workload import CASES, FORMS, AsPublished, Bare, Case, Ours
+from osp.bench.renderers import pipes
+from osp.bench.workload import CASES, Bare, Case, MethodStep, Ours, images_of
 from osp.errors import UserError
 from osp.machine import processor, python
+from osp.methods.registry import available
+from osp.plugins import load_file, trust
 from osp.recipe.plan import default_steps
 
 Say = Callable[[str], None]
+Form = Callable[[Case, Path], Callable[[], None]]
+AS_PUBLISHED = Path(__file__).parents[3] / "benchmarks" / "as_published.py"
+"""Lies beside `src` in a clone, and nowhere else."""
+BASELINE = "supervised"
 GROWTH = {
     "batch": [16, 32, 64, 128],
     "classes": [10, 100, 1000],
@@ -37,6 +45,16 @@ GROWTH_CASE = Case("small", (3, 32, 32), classes=10, pool=10_000)
 
 Times = dict[str, dict[str, float]]
 """Median, least and most seconds by name."""
+
+
+def forms() -> dict[str, Form]:
+    """The forms of OSP's step by name, for a case and a folder that may be written in."""
+    found: dict[str, Form] = {"ours": Ours, "bare": lambda case, folder: Bare(case)}
+    if AS_PUBLISHED.is_file():
+        trust(str(AS_PUBLISHED))  # it came with this code
+        published = load_file(str(AS_PUBLISHED), "benchmark").AsPublished
+        found["as published"] = lambda case, folder: published(case)
+    return found
 
 
 def measure(functions: dict[str, Callable[[], Any]], repeats: int, at_least: float = 0.5) -> Times:
@@ -69,40 +87,44 @@ def best_groups(bare: Bare, repeats: int) -> tuple[int, int]:
 
 
 def step_cost(case: Case, folder: Path, repeats: int, say: Say) -> dict[str, Any]:
-    """(a) to (d) for one network."""
+    """The step in its forms, its parts, and a pass over the pool, for one network."""
     say(f"{case.network}: preparing")
-    ours, bare, published = Ours(case, folder), Bare(case), AsPublished(case)
+    steps = {name: form(case, folder) for name, form in forms().items()}
+    ours, bare = steps["ours"], steps["bare"]
+    assert isinstance(ours, Ours)
+    assert isinstance(bare, Bare)
     bare.groups = best_groups(bare, max(1, repeats // 2))
-    say(f"{case.network}: ours, bare computation, as published, {repeats} turns")
-    forms = measure({"ours": ours, "bare": bare, "as published": published}, repeats)
-    del published
+    say(f"{case.network}: {', '.join(steps)}, {repeats} turns")
+    seconds = measure(steps, repeats)
+    del steps
     parts = measure(ours.parts(), repeats)
     say(f"{case.network}: a pass over the pool of {case.pool:,}")
     started = time.perf_counter()
     ours.refresh()
     refresh = time.perf_counter() - started
-    step = forms["ours"]["median"]
-    steps = default_steps("mnist" if case.shape[0] == 1 else "cifar100", "cpu")
-    passes = ours.passes(steps)
+    step = seconds["ours"]["median"]
+    length = default_steps("mnist" if case.shape[0] == 1 else "cifar100", "cpu")
+    passes = ours.passes(length)
+    published = {name: times["median"] / step for name, times in seconds.items() if name == "as published"}
     return {
         "images": {"with gradient": case.with_gradient, "without": case.without_gradient},
         "best groups of the bare computation": {"forward": bare.groups[0], "forward and backward": bare.groups[1]},
-        "seconds": forms,
-        "ours / bare": step / forms["bare"]["median"],
-        "as published / ours": forms["as published"]["median"] / step,
+        "seconds": seconds,
+        "ours / bare": step / seconds["bare"]["median"],
+        **{f"{name} / ours": ratio for name, ratio in published.items()},
         "seconds of parts": parts,
         "share of the step": {name: part["median"] / step for name, part in parts.items()},
         "pool pass": {
             "images": case.pool,
             "seconds": refresh,
             "passes": passes,
-            f"share of a run of {steps} steps": passes * refresh / (steps * step + passes * refresh),
+            f"share of a run of {length} steps": passes * refresh / (length * step + passes * refresh),
         },
     }
 
 
 def growth(repeats: int, say: Say, values: dict[str, list[int]] = GROWTH) -> dict[str, Times]:
-    """(f): our step by batch size, number of classes and size of the pool."""
+    """Our step by batch size, number of classes and size of the pool."""
     found: dict[str, Times] = {}
     for what, several in values.items():
         with tempfile.TemporaryDirectory() as folder:
@@ -131,7 +153,7 @@ def use_memory(form: str, network: str) -> None:
     """Take two steps and print what they needed: the child of `peak_memory`."""
     with tempfile.TemporaryDirectory() as folder:
         before = most_memory()
-        step = FORMS[form](CASES[network].changed(pool=4096), Path(folder))
+        step = forms()[form](CASES[network].changed(pool=4096), Path(folder))
         step()
         step()
         print(most_memory() - before)
@@ -157,8 +179,8 @@ def machine() -> dict[str, Any]:
     }
 
 
-def run(networks: list[str], repeats: int, out: Path, with_growth: bool, say: Say) -> dict[str, Any]:
-    """All measurements; writes speed.json and speed.png into `out` as they come."""
+def speed(networks: list[str], repeats: int, out: Path, with_growth: bool, say: Say) -> dict[str, Any]:
+    """All that `osp bench speed` measures; writes speed.json and speed.png into `out` as they come."""
     from osp.report.speed import draw_speed
 
     for network in networks:
@@ -170,39 +192,74 @@ def run(networks: list[str], repeats: int, out: Path, with_growth: bool, say: Sa
         with tempfile.TemporaryDirectory() as folder:
             found["step"][network] = step_cost(CASES[network], Path(folder), repeats, say)
         say(f"{network}: memory")
-        found["peak memory (MB)"][network] = {form: peak_memory(form, network) for form in FORMS}
-        (out / "speed.json").write_text(json.dumps(found, indent=2) + "\n")
+        found["peak memory (MB)"][network] = {form: peak_memory(form, network) for form in forms()}
+        _write(out / "speed.json", found)
     if with_growth:
         found["growth"] = growth(repeats, say)
-    (out / "speed.json").write_text(json.dumps(found, indent=2) + "\n")
+        _write(out / "speed.json", found)
     draw_speed(found, out / "speed.png")
     return found
 
 
-def table(found: dict[str, Any]) -> str:
-    """The measurements as markdown."""
-    lines = [
-        "| network | ours (s) | bare (s) | as published (s) | ours / bare | as published / ours | "
-        "augmentation | losses | bank | optimiser | pool passes |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
+def cost(methods: list[str], repeats: int, out: Path, say: Say, case: Case = CASES["cnn"]) -> dict[str, Any]:
+    """All that `osp bench cost` measures, the methods in turns; writes cost.json into `out`."""
+    names = [BASELINE, *(name for name in methods or available() if name != BASELINE)]
+    case = case.changed(pool=min(case.pool, 2_000))
+    found: dict[str, Any] = {"machine": machine(), "repeats": repeats, "network": case.network, "methods": {}}
+    with tempfile.TemporaryDirectory() as folder:
+        steps: dict[str, Callable[[], Any]] = {}
+        for name in names:
+            say(f"{name}: preparing")
+            place = Path(folder) / name
+            place.mkdir()
+            steps[name] = step = MethodStep(name, case, place)
+            found["methods"][name] = {"images": images_of(step)}
+        say(f"measuring, {repeats} turns")
+        times = measure(steps, repeats)
+    for name, each in found["methods"].items():
+        each["seconds"] = times[name]
+        each["against supervised"] = times[name]["median"] / times[BASELINE]["median"]
+    out.mkdir(parents=True, exist_ok=True)
+    _write(out / "cost.json", found)
+    return found
+
+
+def _write(path: Path, found: dict[str, Any]) -> None:
+    path.write_text(json.dumps(found, indent=2) + "\n")
+
+
+# As Markdown
+
+
+def speed_tables(found: dict[str, Any]) -> str:
+    parts = ("augmentation", "losses", "bank", "optimiser")
+    rows = []
     for network, cost in found["step"].items():
-        seconds, share = cost["seconds"], cost["share of the step"]
-        times = [
-            f"{seconds[form]['median']:.3f} ({seconds[form]['least']:.3f} to {seconds[form]['most']:.3f})"
-            for form in FORMS
-        ]
-        shares = [f"{share[part]:.1%}" for part in ("augmentation", "losses", "bank", "optimiser")]
-        passes = [f"{value:.1%}" for name, value in cost["pool pass"].items() if name.startswith("share")]
-        ratios = [f"{cost['ours / bare']:.2f}", f"{cost['as published / ours']:.2f}"]
-        lines.append("| " + " | ".join([network, *times, *ratios, *shares, *passes]) + " |")
-    lines += ["", "| peak memory (MB) | " + " | ".join(FORMS) + " |", "|---|---|---|---|"]
-    for network, memory in found["peak memory (MB)"].items():
-        lines.append(f"| {network} | " + " | ".join(f"{memory[form]:.0f}" for form in FORMS) + " |")
+        share = [cost["share of the step"][part] for part in parts]
+        share += [value for name, value in cost["pool pass"].items() if name.startswith("share")]
+        ratios = {name: value for name, value in cost.items() if " / " in name}
+        headings = ["network", *(f"{form} (s)" for form in cost["seconds"]), *ratios, *parts, "pool passes"]
+        times = map(_spread, cost["seconds"].values())
+        rows.append([network, *times, *(f"{v:.2f}" for v in ratios.values()), *(f"{v:.1%}" for v in share)])
+    memory = found["peak memory (MB)"]
+    used = [[network, *(f"{value:.0f}" for value in each.values())] for network, each in memory.items()]
+    tables = [pipes(headings, rows), pipes(["peak memory (MB)", *next(iter(memory.values()))], used)]
     for what, values in found["growth"].items():
         first = next(iter(values.values()))["median"]
-        lines += ["", f"| {what} | seconds a step | against the first |", "|---|---|---|"]
-        for value, seconds in values.items():
-            spread = f"{seconds['median']:.3f} ({seconds['least']:.3f} to {seconds['most']:.3f})"
-            lines.append(f"| {int(value):,} | {spread} | {seconds['median'] / first:.2f} |")
-    return "\n".join(lines)
+        lines = [[f"{int(n):,}", _spread(each), f"{each['median'] / first:.2f}"] for n, each in values.items()]
+        tables.append(pipes([what, "seconds a step", "against the first"], lines))
+    return "\n\n".join(tables)
+
+
+def cost_table(found: dict[str, Any]) -> str:
+    """Cheapest first."""
+    rows = []
+    for name, cost in sorted(found["methods"].items(), key=lambda item: item[1]["against supervised"]):
+        images = (str(cost["images"]["with gradient"]), str(cost["images"]["without"]))
+        rows.append([name, *images, _spread(cost["seconds"]), f"{cost['against supervised']:.1f}"])
+    headings = ("method", "images forward and backward", "forward only", "seconds a step", "against supervised")
+    return pipes(headings, rows)
+
+
+def _spread(seconds: dict[str, float]) -> str:
+    return f"{seconds['median']:.3f} ({seconds['least']:.3f} to {seconds['most']:.3f})"

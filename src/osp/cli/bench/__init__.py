@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from osp.cli.bench import exporting, listing, measuring, running
+from osp.cli.bench import measuring, running, store
 from osp.cli.text import console, plain
 
 
@@ -57,9 +57,9 @@ app = typer.Typer(
 )
 
 app.command(hidden=True)(running.run)
-app.command("list")(listing.list_tables)
-app.command()(listing.status)
-app.command()(exporting.export)
+app.command("list")(store.list_tables)
+app.command()(store.status)
+app.command()(store.export)
 app.command()(measuring.speed)
 app.command()(measuring.cost)
 

@@ -20,10 +20,10 @@ def speed(
 
     Example: `osp bench speed --network cnn --no-growth`
     """
-    from osp.bench.speed import run, table
+    from osp.bench import speed
     from osp.bench.workload import CASES
 
-    _report(run(network or list(CASES), repeats, out, growth, tell), table)
+    _report(speed.speed(network or list(CASES), repeats, out, growth, tell), speed.speed_tables)
     say(f"\n{out / 'speed.json'}   {out / 'speed.png'}")
 
 
@@ -36,9 +36,9 @@ def cost(
 
     Example: `osp bench cost fixmatch osp`
     """
-    from osp.bench.cost import run, table
+    from osp.bench import speed
 
-    _report(run(methods or [], repeats, out, tell), table)
+    _report(speed.cost(methods or [], repeats, out, tell), speed.cost_table)
     say(f"\n{out / 'cost.json'}")
 
 

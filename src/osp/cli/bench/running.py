@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from osp.cli.bench import options
-from osp.cli.bench.listing import list_runs
-from osp.cli.bench.showing import show
-from osp.cli.text import complain, say, tell
+from osp.cli.bench.store import list_runs
+from osp.cli.text import columns, complain, console, plain, say, tell
 from osp.errors import UserError, user_path
 
 if TYPE_CHECKING:
     from osp.bench.cells import Table
     from osp.bench.jobs import Job, KeyCache
+    from osp.bench.numbers import Report
     from osp.bench.run import Machines, Outcome
     from osp.bench.store import Store
 
@@ -204,3 +204,49 @@ def _submit(store: Store, wanted: list[Job], names: list[str], where: Where) -> 
     else:
         say(f"{done.script}\n{done.job}")
     say("The same command with --no-run in place of --slurm shows what is there.")
+
+
+def show(table: Table, reports: list[Report], out: Path, shown: int, base: str | None = None) -> None:
+    """Print the table, and write it with its figure and page."""
+    from osp.bench import renderers, sheets
+    from osp.files import make_folder, write_text
+
+    grid, screen = table.grid, console()
+    if grid.kind == "settings":
+        counted = sheets.settings_sheet(table)
+        screen.print(plain(grid.title, "bold"))
+        screen.print(columns(*counted.lines, headings=counted.headings, padding=(0, 1)))
+        make_folder(out)
+        write_text(out / f"{grid.name}.md", renderers.markdown(grid.title, table.about, [counted]))
+        say(f"\n{out / grid.name}.md")
+        return
+    if table.cells:
+        for report in reports[: max(1, shown)]:
+            screen.print(renderers.terminal(grid.title, sheets.numbers_sheet(report)))
+        if base is not None:
+            pairs = sheets.against_sheet(reports[: shown or len(reports)], base)
+            screen.print(plain(pairs.title, "bold"))
+            screen.print(columns(*pairs.lines, headings=pairs.headings, padding=(0, 1)))
+            say()
+        for line in sheets.legend(reports[0]):
+            screen.print(plain(line, "dim"), soft_wrap=True)
+        costs = sheets.budget_sheet(reports[0])
+        if costs.rows:
+            say()
+            screen.print(columns(*costs.lines, headings=costs.headings, padding=(0, 1)))
+        for problem in reports[0].problems:
+            complain(problem)
+    pictures = _draw(table, reports[0], out) if grid.kind == "figure" else []
+    files = renderers.write(grid, table.about, reports if table.cells else [], pictures, out, base)
+    say("\n" + "   ".join(map(str, [*files[:-1], *pictures, files[-1]])))
+
+
+def _draw(table: Table, report: Report, out: Path) -> list[Path]:
+    """The files of a figure; none where its runs are missing."""
+    from osp.bench.figures import draw
+
+    try:
+        return draw(table.grid.name, report.runs, out) if report.runs or not table.cells else []
+    except UserError as error:
+        complain(f"{table.grid.name}: {error}")
+        return []

@@ -10,23 +10,24 @@ from helpers.browser import browser
 from helpers.finished import finished
 from osp import UserError
 from osp.bench.figures import draw
-from osp.bench.page import Cell, Figure, Page, Table, write_page
+from osp.bench.renderers import page
+from osp.bench.sheets import Shown, sheet
 
 EVIL = "<script>document.title='stolen'</script>"
 
 
-def page(folder: Path) -> Page:
-    rows: list[list[Cell | str]] = [
-        [f"method {n}", Cell(f"{90 + n}.0 ± 0.3", bold=n == 3, marks="a", below="paper 98.0 (-7.0)")] for n in range(4)
+def written(folder: Path) -> str:
+    rows: list[list[Shown | str]] = [
+        [f"method {n}", Shown(f"{90 + n}.0 ± 0.3", "a", "paper 98.0 (-7.0)", bold=n == 3)] for n in range(4)
     ]
-    table = Table("Table 1", ["method", EVIL], [*rows, [EVIL, Cell("not run", missing=True)]], ["a: smaller budget"])
+    table = sheet("Table 1", ["method", EVIL], [*rows, [EVIL, Shown("not run", missing=True)]], ["a: smaller budget"])
     runs = [finished("supervised")]
-    figures = [Figure(name, draw(name, runs, folder / "figures"), EVIL) for name in ("figure-angle", "figure-method")]
-    return Page("bench & table1", ["First.", EVIL], [table], figures, ["Made somewhere."])
+    pictures = [path for name in ("figure-angle", "figure-method") for path in draw(name, runs, folder / "figures")]
+    return page("bench & table1", EVIL, [table], pictures, ["Made somewhere."])
 
 
 def test_the_page_has_all_of_it_in_one_file_and_names_are_text(tmp_path: Path) -> None:
-    text = write_page(page(tmp_path), tmp_path / "page.html").read_text()
+    text = written(tmp_path)
     assert EVIL not in text
     assert "&lt;script&gt;document.title" in text
     assert text.count("data:image/svg+xml;base64,") == 4  # one angle, three diagrams, each once
@@ -38,15 +39,14 @@ def test_the_page_has_all_of_it_in_one_file_and_names_are_text(tmp_path: Path) -
 
 def test_a_file_that_is_no_picture_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("x")
-    with pytest.raises(UserError, match=r"x\.txt"):
-        write_page(Page("x", figures=[Figure("x", [tmp_path / "x.txt"])]), tmp_path / "page.html")
-    with pytest.raises(UserError, match=r"gone\.png"):
-        write_page(Page("x", figures=[Figure("x", [tmp_path / "gone.png"])]), tmp_path / "page.html")
-    assert not (tmp_path / "page.html").exists()
+    for name in ("x.txt", "gone.png"):
+        with pytest.raises(UserError, match=name):
+            page("x", "", [], [tmp_path / name])
 
 
 def test_the_page_works_in_a_browser(tmp_path: Path) -> None:
-    path = write_page(page(tmp_path), tmp_path / "page.html")
+    path = tmp_path / "page.html"
+    path.write_text(written(tmp_path), "utf-8")
     with browser(tmp_path / "browser") as shown:
         for width, scheme in ((1100, "light"), (390, "dark")):
             shown.emulate(width, scheme=scheme)

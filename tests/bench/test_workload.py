@@ -1,4 +1,4 @@
-"""Images and time of each method's step."""
+"""The steps that are measured: images and time of each method's."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from osp.bench.cost import images_of, run, table
-from osp.bench.workload import Case, MethodStep
+from osp.bench.speed import cost, cost_table
+from osp.bench.workload import Case, MethodStep, images_of
 from osp.methods import available
 
 TINY = Case("cnn", (1, 8, 8), classes=3, batch=4, mu=2, rotation=64, pool=64)
@@ -48,8 +48,8 @@ def test_every_method_can_be_measured(method: str, tmp_path: Path) -> None:
 
 
 def test_the_table_has_the_baseline_at_one(tmp_path: Path) -> None:
-    found = run(["fixmatch"], 1, tmp_path, lambda text: None, case=TINY)
+    found = cost(["fixmatch"], 1, tmp_path, lambda text: None, case=TINY)
     assert json.loads((tmp_path / "cost.json").read_text())["methods"].keys() == {"supervised", "fixmatch"}
-    assert "| supervised | 4 | 0 |" in table(found)
+    assert "| supervised | 4 | 0 |" in cost_table(found)
     assert found["methods"]["supervised"]["against supervised"] == 1
     assert found["methods"]["fixmatch"]["against supervised"] > 0

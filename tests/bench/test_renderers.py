@@ -17,8 +17,8 @@ from helpers.strangers import payload
 from osp.bench.cells import Choice, Table, expand
 from osp.bench.grid import Grid, Paper
 from osp.bench.numbers import Report, budgets, check_row, differences, fill, sign_flip
-from osp.bench.output import against, as_csv, as_json, latex, legend, markdown, terminal, write
-from osp.bench.paper_page import write_bench_page
+from osp.bench.renderers import as_csv, as_json, latex, markdown, page, terminal, write
+from osp.bench.sheets import against_sheet, legend, numbers_sheet, sheets_of
 from osp.bench.store import Store
 from osp.errors import UserError
 
@@ -41,6 +41,10 @@ def filled(tmp_path: Path, ahead: tuple[float, ...], table: Table | None = None)
     return fill(store, table)
 
 
+def as_markdown(report: Report, base: str | None = None) -> str:
+    return markdown(report.table.grid.title, report.table.about, sheets_of([report], base))
+
+
 def test_mean_deviation_paper_and_difference_are_those_of_the_runs(tmp_path: Path) -> None:
     report = filled(tmp_path, (1.0, 1.0, 1.0))
     cell = json.loads(as_json([report]))["cells"][2]
@@ -52,7 +56,7 @@ def test_mean_deviation_paper_and_difference_are_those_of_the_runs(tmp_path: Pat
     assert cell["marks"] == ["smaller budget", "data variant"]
     rows = list(csv.DictReader(io.StringIO(as_csv([report]))))
     assert float(rows[2]["mean"]) == pytest.approx(92.0)
-    text = markdown([report])
+    text = as_markdown(report)
     assert "92.00 ± 1.00 (3) bv<br>paper 99.3, -7.3" in text
     assert "not run" in text
     assert "Mine & &lt;yours>" in text
@@ -62,7 +66,7 @@ def test_mean_deviation_paper_and_difference_are_those_of_the_runs(tmp_path: Pat
 def test_a_number_that_a_method_does_not_have_is_not_called_not_run(tmp_path: Path) -> None:
     report = fill(Store(tmp_path / "store"), filled(tmp_path, (1.0,)).table, "purity")
     assert report.at("osp", "0.3").runs
-    rows = [line for line in markdown([report]).splitlines() if line.startswith("| osp")]
+    rows = [line for line in as_markdown(report).splitlines() if line.startswith("| osp")]
     assert [cell.strip() for cell in rows[0].split("|")[1:-1]] == ["osp", "-", "not run"]
 
 
@@ -88,7 +92,7 @@ def test_the_best_is_bold_only_where_the_test_over_seeds_says_so(
 ) -> None:
     report = filled(tmp_path, ahead)
     assert report.bold == ({("osp", "0.3")} if bold else set())
-    assert ("**" in markdown([report])) == bold
+    assert ("**" in as_markdown(report)) == bold
     assert "sign-flip test" in legend(report)[0]
 
 
@@ -102,7 +106,7 @@ def test_stale_and_damaged_results_are_told_and_not_mixed_in(tmp_path: Path) -> 
     cell = report.at("osp", "0.3")
     assert cell.runs == ()
     assert len(cell.stale) == 1
-    assert "not run (1 stale) s" in markdown([report])
+    assert "not run (1 stale) s" in as_markdown(report)
     assert "is damaged" in report.problems[0]
 
 
@@ -114,8 +118,8 @@ def test_budgets_say_what_was_spent_and_what_validation_images_are_for(tmp_path:
 
 
 def test_every_form_is_written(tmp_path: Path) -> None:
-    paths = write([filled(tmp_path, (1.0,))], tmp_path / "out")
-    assert [path.name for path in paths] == ["mine.md", "mine.csv", "mine.json", "mine.tex"]
+    paths = write(grid(), "", [filled(tmp_path, (1.0,))], [], tmp_path / "out")
+    assert [path.name for path in paths] == ["mine.md", "mine.csv", "mine.json", "mine.tex", "mine.html"]
     assert all(path.stat().st_size for path in paths)
 
 
@@ -128,11 +132,11 @@ def test_rows_are_compared_seed_by_seed(tmp_path: Path) -> None:
     assert found.error == pytest.approx((5 / 3) ** 0.5 / 2)
     assert (found.higher, found.better, found.seeds) == (2, 2, 4)
     assert found.p == pytest.approx(6 / 16)
-    assert against([report], "supervised") == [
+    assert against_sheet([report], "supervised").lines == [
         ("osp, 0.3", "accuracy", "+0.50 ± 0.65", "better on 2 of 4", f"{found.p:.4f}")
     ]
-    assert "| osp, 0.3 | accuracy | +0.50 ± 0.65 | better on 2 of 4 |" in markdown([report], "supervised")
-    assert "Against" not in markdown([report])
+    assert "| osp, 0.3 | accuracy | +0.50 ± 0.65 | better on 2 of 4 |" in as_markdown(report, "supervised")
+    assert "Against" not in as_markdown(report)
     (other,) = differences(report, "osp")
     assert other.mean == pytest.approx(-0.5)
 
@@ -151,9 +155,9 @@ def test_differences_to_a_row_stand_in_every_form(tmp_path: Path) -> None:
     assert "against" not in as_csv([report])
     assert "osp, 0.3 & accuracy & +0.50 $\\pm$ 0.65 & better on 2 of 4 & 0.3750 \\\\" in latex([report], "supervised")
     assert latex([report]).count("tabular}") == 2
-    page = write_bench_page([report], report.table.grid, [], tmp_path, "supervised").read_text()
-    assert "Against supervised, paired by seed" in page
-    assert "better on 2 of 4" in page
+    shown = page("Mine", "", sheets_of([report], "supervised"))
+    assert "Against supervised, paired by seed" in shown
+    assert "better on 2 of 4" in shown
 
 
 def test_names_are_never_read_as_formulas_links_or_commands(tmp_path: Path) -> None:
@@ -165,13 +169,14 @@ def test_names_are_never_read_as_formulas_links_or_commands(tmp_path: Path) -> N
     assert not [cell for row in cells for cell in row if cell.lstrip("'").strip()[:1] in ("=", "@") and cell[0] != "'"]
     assert not [cell for row in cells for cell in row if "\x1b" in cell]
     assert {row[9] for row in cells} == {""}  # marks: nothing is nothing
-    assert "\n| \\[x](javascript:1) |" in markdown([report])
+    assert "\n| \\[x](javascript:1) |" in as_markdown(report)
     assert "\n{[}x](javascript:1) &" in latex([report])
 
 
 def test_the_measure_stands_under_the_title_of_a_terminal_table(tmp_path: Path) -> None:
     shown = io.StringIO()
-    rich.console.Console(file=shown, width=120).print(terminal(filled(tmp_path, (1.0,)).showing("val_accuracy")))
+    report = filled(tmp_path, (1.0,)).showing("val_accuracy")
+    rich.console.Console(file=shown, width=120).print(terminal(report.table.grid.title, numbers_sheet(report)))
     title, measure = [line.strip() for line in shown.getvalue().splitlines() if line.strip()][:2]
     assert (title, measure) == ("Mine & <yours>", "validation accuracy (%), for choosing")
 
@@ -182,7 +187,7 @@ def test_what_a_table_is_about_says_which_data_sets_it_shows() -> None:
     assert expand(grid(**about), replace(CHOICE, datasets=("digits",))).about == "The paper has MNIST."
     other = expand(grid(about="The paper has MNIST.", datasets=("mnist",)), replace(CHOICE, datasets=("digits",)))
     assert other.about == "The paper has MNIST. Here: digits."
-    assert "The paper has MNIST. Here: digits." in markdown([fill(Store(Path("nowhere")), other)])
+    assert "The paper has MNIST. Here: digits." in as_markdown(fill(Store(Path("nowhere")), other))
 
 
 def test_smaller_is_better_for_some_numbers_and_neither_for_others(tmp_path: Path) -> None:
@@ -193,15 +198,30 @@ def test_smaller_is_better_for_some_numbers_and_neither_for_others(tmp_path: Pat
     (fpr,), (angle,) = (differences(fill(store, table, key), "supervised") for key in ("fpr95", "angle"))
     assert (fpr.p, fpr.higher, fpr.better) == (1 / 8, 0, 3)
     assert (angle.p, angle.higher, angle.better) == (None, 3, None)
-    (line,) = against([fill(store, table, "fpr95")], "supervised")
+    (line,) = against_sheet([fill(store, table, "fpr95")], "supervised").lines
     assert line[3] == "better on 3 of 3"
-    (line,) = against([fill(store, table, "angle")], "supervised")
+    (line,) = against_sheet([fill(store, table, "angle")], "supervised").lines
     assert line[3] == "higher on 3 of 3"
 
 
 def test_an_unknown_row_is_refused_with_a_near_miss() -> None:
     with pytest.raises(UserError, match=r"--against 'supervized': mine has no such row. Did you mean 'supervised'\?"):
         check_row(expand(grid(), CHOICE), "supervized")
+
+
+def test_a_note_is_shown_where_it_applies(tmp_path: Path) -> None:
+    notes = [
+        "always",
+        {"text": "of uda", "where": ["uda"]},
+        {"text": "of osp on digits", "where": ["osp", "digits"]},
+        {"text": "of the paper", "published": True},
+    ]
+    mine = grid(methods=("supervised", "uda", "osp"), notes=notes)
+    everything = fill(Store(tmp_path / "store"), expand(mine, CHOICE))
+    assert legend(everything)[-4:] == ["always", "of uda", "of osp on digits", "of the paper"]
+    assert "of the paper" not in legend(everything.showing("auroc"))
+    few = fill(Store(tmp_path / "store"), expand(mine, replace(CHOICE, methods=("supervised",))))
+    assert legend(few)[-1] == "always"
 
 
 def test_showing_a_store_runs_no_method_file_that_a_stored_plan_names(tmp_path: Path) -> None:
@@ -211,6 +231,6 @@ def test_showing_a_store_runs_no_method_file_that_a_stored_plan_names(tmp_path: 
         changed = run.plan.changed(method=str(tmp_path / "payload.py"), method_content=None)
         run.folder.plan.write_text(changed.dump())
     report = fill(Store(tmp_path / "store"), report.table)
-    assert len(write([report], tmp_path / "out")) == 4
+    assert len(write(grid(), "", [report], [], tmp_path / "out")) == 5
     assert budgets(report)[0].validation == "10 per class: nothing"
     assert not ran.exists()

@@ -1,0 +1,175 @@
+"""Tables as they are shown: rows of short texts, made once here and rendered in every form (`osp.bench.renderers`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from osp.bench.cells import Table
+from osp.bench.numbers import TEST, Filled, Report, budgets, differences, meaning
+from osp.errors import UserError, printable
+from osp.recipe import Recipe, apply_assignments, make_plan
+
+SIGNS = {"smaller budget": "b", "smaller total": "t", "reconstruction": "r", "data variant": "v", "stale": "s"}
+"""Letters that stand beside a number."""
+WORDS = {
+    "smaller budget": "fewer steps or a smaller network than published",
+    "smaller total": "the published number of unlabeled images does not fit at this ratio; the largest that does",
+    "reconstruction": "a reconstruction: no code of the authors is public",
+    "data variant": "the images are not exactly those published",
+    "stale": "only results of other versions are there",
+}
+COUNTS = ("ID classes", "OOD classes", "labeled", "validation", "pool", "OOD in it", "test", "OOD test")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One cell of a sheet."""
+
+    text: str
+    marks: str = ""
+    """Signs that the sheet's notes explain."""
+    below: str = ""
+    """A second, smaller line: the paper's value and the difference."""
+    bold: bool = False
+    missing: bool = False
+    """Not run: shown faintly."""
+
+    @property
+    def line(self) -> str:
+        return f"{self.text} {self.marks}" if self.marks else self.text
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table; the first cell of each row is its heading. Its texts are fit to print."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[Shown, ...], ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> list[tuple[str, ...]]:
+        """Its rows as plain text."""
+        return [tuple(cell.line for cell in row) for row in self.rows]
+
+
+def sheet(
+    title: str, headings: Iterable[str], rows: Iterable[Iterable[Shown | str]], notes: Iterable[str] = ()
+) -> Sheet:
+    """A sheet of these texts, which may come from anywhere."""
+    made = tuple(tuple(_printable(cell) for cell in row) for row in rows)
+    return Sheet(printable(title), tuple(map(printable, headings)), made, tuple(map(printable, notes)))
+
+
+def _printable(cell: Shown | str) -> Shown:
+    if isinstance(cell, str):
+        return Shown(printable(cell))
+    return Shown(printable(cell.text), cell.marks, printable(cell.below), cell.bold, cell.missing)
+
+
+# What a table has
+
+
+def sheets_of(reports: Sequence[Report], base: str | None = None) -> list[Sheet]:
+    """All that is written of a table: its numbers, each row against one of them, and what they cost."""
+    found = [numbers_sheet(report, legend(report) if not place else ()) for place, report in enumerate(reports)]
+    found += [against_sheet(reports, base)] if base is not None else []
+    costs = budget_sheet(reports[0])
+    return [*found, *([costs] if costs.rows else [])]
+
+
+def numbers_sheet(report: Report, notes: Iterable[str] = ()) -> Sheet:
+    """Every number of one measure."""
+    rows = []
+    for row in report.table.rows:
+        cells = [shown(report, report.at(row, column)) for column in report.table.columns]
+        rows.append([Shown(row), *cells])
+    return sheet(meaning(report.measure), ("", *report.table.columns), rows, notes)
+
+
+def shown(report: Report, each: Filled) -> Shown:
+    """`99.2 ± 0.1 (5)` and, where the paper has this number, `paper 99.3, -0.1`."""
+    measure = report.measure
+    mean, digits, text = each.mean(measure), _digits(measure), each.empty
+    if mean is not None:
+        deviation = each.deviation(measure)
+        spread = f" ± {deviation:.{digits}f}" if deviation is not None else ""
+        text = f"{mean:.{digits}f}{spread} ({len(each.values(measure))})"
+    signs = "".join(SIGNS[mark] for mark in each.marks) if mean is not None or not each.runs else ""
+    paper = each.cell.paper if measure == report.table.grid.measure else None
+    below = "" if paper is None else f"paper {paper:g}" + (f", {mean - paper:+.1f}" if mean is not None else "")
+    return Shown(text, signs, below, (each.cell.row, each.cell.column) in report.bold, mean is None)
+
+
+def against_sheet(reports: Sequence[Report], base: str) -> Sheet:
+    """Every row against the row `base`, for every number."""
+    rows = []
+    for each in [pair for report in reports for pair in differences(report, base)]:
+        digits = _digits(each.measure)
+        where = each.row if len(reports[0].table.columns) == 1 else f"{each.row}, {each.column}"
+        error = "" if each.error is None else f" ± {each.error:.{digits}f}"
+        count = f"higher on {each.higher}" if each.better is None else f"better on {each.better}"
+        p = "" if each.p is None else f"{each.p:.4f}"
+        rows.append((where, each.measure, f"{each.mean:+.{digits}f}{error}", f"{count} of {each.seeds}", p))
+    headings = ("", "", "difference ± its standard error", "seeds", "p (better)")
+    return sheet(f"Against {base}, paired by seed", headings, rows)
+
+
+def budget_sheet(report: Report) -> Sheet:
+    """What every row that was run cost."""
+    rows = [
+        (each.row, f"{each.steps:,.0f}", f"{each.images:,.0f}", f"{each.seconds:,.1f}", each.validation)
+        for each in budgets(report)
+    ]
+    return sheet("Budgets", ("", "steps", "images seen", "seconds", "validation images"), rows)
+
+
+def legend(report: Report) -> list[str]:
+    """What the numbers and signs mean, the test, and the table's notes."""
+    marks = dict.fromkeys(mark for each in report.filled for mark in each.marks)
+    lines = [f"{meaning(report.measure)}; mean ± standard deviation over seeds (number of seeds); {TEST}."]
+    if marks:
+        lines.append("; ".join(f"{SIGNS[mark]}: {WORDS[mark]}" for mark in marks) + ".")
+    variants = dict.fromkeys(str(run.result["data_variant"]) for run in report.runs if run.result.get("data_variant"))
+    lines += [f"data variant: {variant}" for variant in variants]
+    if settings := report.table.choice.settings:
+        lines.append(f"set for all: {', '.join(settings)}")
+    return lines + report.table.notes(report.measure)
+
+
+def _digits(measure: str) -> int:
+    return 3 if measure == "interclass_variance" else 2
+
+
+# The settings of the paper's Table 3
+
+
+def settings_sheet(table: Table) -> Sheet:
+    """Each data set at each ratio, counted in the splits that runs are given, beside the paper's numbers."""
+    grid, choice, rows = table.grid, table.choice, []
+    for data in choice.datasets or grid.datasets:
+        paper = " / ".join(f"{number:,.0f}" for number in grid.paper.rows.get(data, ()) if number is not None)
+        for ratio in choice.ratios or grid.ratios:
+            fields = {**grid.fields, **choice.fields, "data": data, "ood_ratio": ratio, "seed": choice.seeds[0]}
+            numbers = counted(Recipe(**apply_assignments(fields, list(choice.settings))))
+            texts = [f"{number:,}" for number in numbers] or ["no data", *[""] * (len(COUNTS) - 1)]
+            rows.append((f"{data} {ratio:g}", *texts, paper or "-"))
+    return sheet("Classes and images", ("", *COUNTS, "paper"), rows, table.notes(grid.measure))
+
+
+def counted(recipe: Recipe) -> tuple[int, ...]:
+    """The numbers of images under `COUNTS`; nothing where the images are not here."""
+    from osp.engine.data import open_data
+
+    try:
+        opened = open_data(make_plan(recipe))
+    except UserError:
+        return ()
+    split, ood = opened.split, opened.split.unlabeled_is_ood
+    classes, parts = (
+        len(split.id_classes),
+        (split.labeled, split.val, split.unlabeled, ood[ood], split.test, split.test_ood),
+    )
+    return (classes, len(opened.source.class_names) - classes, *map(len, parts))
