@@ -27,10 +27,11 @@ from scipy.stats import ttest_rel  # type: ignore[import-untyped]
 
 from osp.data.folders import list_images
 from osp.evaluate.metrics import detection, expected_calibration_error
+from osp.models.instant import Instant
 from osp.nets.pretrained import efficientnet_lite0
 from osp.photos.features import compute
 from osp.photos.fit import ALONE, better
-from osp.photos.instant import Instant, fit_instant
+from osp.photos.instant import fit_instant
 from osp.photos.learning import Ground, improve, learn, views_for
 
 Figures = dict[str, float]

@@ -121,7 +121,8 @@ def test_a_file_is_used_by_naming_it_and_needed_again_by_whoever_loads_the_model
     ):
         osp.load(run.path)
     assert runs(tmp_path) == 1
-    again = osp.load(run.path, **{kind: name})
+    given: dict[str, Any] = {kind: name}
+    again = osp.load(run.path, **given)
     assert again.threshold == model.threshold
 
 

@@ -19,13 +19,13 @@ from osp import Recipe, UserError
 from osp.bench.export import export
 from osp.bench.store import Store
 from osp.cli import app
-from osp.engine.checkpoint import load_checkpoint, save_checkpoint
+from osp.models.model import Prediction
+from osp.models.photo import ARRAYS, PhotoModel
 from osp.nets.pretrained import Backbone
-from osp.photos.decisions import Decision
 from osp.photos.instant import fit_instant
 from osp.photos.journal import JOURNAL, TABLE
-from osp.photos.model import ARRAYS, PhotoModel
 from osp.photos.sorting import Action, sort_pile
+from osp.runs.checkpoint import load_checkpoint, save_checkpoint
 from osp.runs.folder import RunFolder
 from osp.verify import verify
 
@@ -155,7 +155,7 @@ def sorted_photos(root: Path, action: Action) -> Path:
     for number in range(3):
         file = root / "pile" / f"{number}.jpg"
         file.write_bytes(b"photo %d" % number)
-        decisions.append(Decision(str(file), "cat", 0.9, 0.1, True))
+        decisions.append(Prediction(str(file), "cat", 0.9, 0.1, True))
     sort_pile(decisions, root / "out", action)
     return root / "out"
 
@@ -216,7 +216,7 @@ def test_odd_names_of_sorted_photos_break_no_line(tmp_path: Path) -> None:
     (tmp_path / "pile").mkdir()
     file = tmp_path / "pile/new\nline.jpg"
     file.write_bytes(b"photo")
-    sort_pile([Decision(str(file), "cat", 0.9, 0.1, True)], tmp_path / "out", "move")
+    sort_pile([Prediction(str(file), "cat", 0.9, 0.1, True)], tmp_path / "out", "move")
     (tmp_path / "out/cat/new\nline.jpg").unlink()
     assert len(problems(tmp_path / "out")[0].splitlines()) == 1
 

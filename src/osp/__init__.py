@@ -18,9 +18,9 @@ from osp.version import __version__
 
 if TYPE_CHECKING:
     from osp.api import train
+    from osp.models import Predictor, load
     from osp.photos.estimator import RobustClassifier
     from osp.photos.fit import fit
-    from osp.predictor import Predictor, load
     from osp.recipe import Plan, Recipe
     from osp.runs.run import Run
 
@@ -29,8 +29,8 @@ _LAZY = {
     "train": "osp.api",
     "Run": "osp.runs.run",
     "fit": "osp.photos.fit",
-    "load": "osp.predictor",
-    "Predictor": "osp.predictor",
+    "load": "osp.models",
+    "Predictor": "osp.models.trained",
     "Plan": "osp.recipe",
     "RobustClassifier": "osp.photos.estimator",
 }

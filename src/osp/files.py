@@ -125,7 +125,7 @@ def _beside(path: Path, earlier: Path | None) -> Iterator[str]:
     os.close(handle)
     try:
         yield partial
-        os.chmod(partial, 0o666 & ~_UMASK)
+        os.chmod(partial, 0o666 & ~UMASK)
         if earlier is not None and path.exists():
             os.replace(path, earlier)
         os.replace(partial, path)
@@ -245,4 +245,4 @@ def _umask() -> int:
     return mask
 
 
-_UMASK = _umask()
+UMASK = _umask()

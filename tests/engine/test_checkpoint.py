@@ -20,8 +20,8 @@ from torch import nn
 
 from helpers.runs import run
 from osp import UserError
-from osp.engine.checkpoint import load_checkpoint, load_state, prefixed, save_checkpoint, unprefixed
 from osp.files import write_bytes
+from osp.runs.checkpoint import load_checkpoint, load_state, prefixed, save_checkpoint, unprefixed
 from osp.runs.folder import RunFolder
 
 
@@ -160,7 +160,7 @@ import resource, sys
 import osp.engine.loop
 import osp.engine.state
 from osp.cli import main
-from osp.engine.checkpoint import save_checkpoint
+from osp.runs.checkpoint import save_checkpoint
 
 osp.engine.loop.CHECKPOINT_SECONDS = -1.0
 saves = 0

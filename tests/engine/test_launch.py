@@ -19,11 +19,11 @@ from helpers.pairs import free_port, in_two, wait_for
 from helpers.runs import weights
 from helpers.strangers import trap
 from osp import Recipe, distributed
-from osp.engine.checkpoint import load_checkpoint
 from osp.engine.devices import check_several
 from osp.engine.launch import LOST, _why, endpoint
 from osp.engine.train import train
 from osp.errors import UserError
+from osp.runs.checkpoint import load_checkpoint
 from osp.runs.folder import RunFolder
 
 MINE = textwrap.dedent(

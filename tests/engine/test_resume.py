@@ -19,14 +19,14 @@ import torch
 from small_runs import STEPS, TiedNet, assert_same_run, result, small
 from torch import nn
 
-import osp.engine.finish as finish_module
 import osp.engine.loop as loop_module
 from helpers.runs import Recorder, Stopper, run, weights
 from osp import Recipe, UserError
-from osp.engine.checkpoint import load_checkpoint
+from osp.engine.evaluation import Evaluation
 from osp.engine.loop import Loop
 from osp.engine.signals import Interrupted
 from osp.methods import available
+from osp.runs.checkpoint import load_checkpoint
 from osp.runs.folder import RunFolder
 
 Unstopped = Callable[[str], tuple[Recipe, Path]]
@@ -128,7 +128,7 @@ def test_a_run_that_breaks_off_before_its_result_is_written_is_taken_up(
         if final_model_written:
             patch.setattr(RunFolder, "write_result", broken)
         else:
-            patch.setattr(finish_module, "save_predictor", broken)
+            patch.setattr(Evaluation, "save", broken)
             patch.setattr(Loop, "evaluate", lambda self, step: None)
         with pytest.raises(SystemError):
             run(recipe, tmp_path / "run")

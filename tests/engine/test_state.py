@@ -13,8 +13,8 @@ from small_runs import assert_same_run, result, small
 import osp.engine.loop as loop_module
 from helpers.runs import Recorder, Stopper, run
 from osp import UserError
-from osp.engine.checkpoint import load_checkpoint, save_checkpoint
 from osp.engine.signals import Interrupted
+from osp.runs.checkpoint import load_checkpoint, save_checkpoint
 from osp.runs.folder import RunFolder
 
 

@@ -18,8 +18,8 @@ import osp
 from helpers.runs import Recorder, run, weights
 from osp import Recipe, UserError
 from osp.data.split import Split
-from osp.engine.checkpoint import load_checkpoint
 from osp.methods import available
+from osp.runs.checkpoint import load_checkpoint
 from osp.runs.folder import RunFolder
 
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from osp import Recipe
-from osp.engine.checkpoint import load_checkpoint
 from osp.engine.train import train
+from osp.runs.checkpoint import load_checkpoint
 from osp.runs.folder import RunFolder
 from osp.runs.run import Run
 

@@ -15,11 +15,11 @@ from torch import Tensor
 from helpers.learning import Runs
 from helpers.runs import Stopper, run, weights
 from osp import Recipe
-from osp.engine.checkpoint import load_checkpoint
 from osp.engine.signals import Interrupted
 from osp.methods.osp import OSP
 from osp.parts import OODBank, prune
 from osp.recipe import make_plan
+from osp.runs.checkpoint import load_checkpoint
 from osp.runs.folder import RunFolder
 from osp.runs.run import Run
 

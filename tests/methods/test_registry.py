@@ -101,6 +101,7 @@ def test_a_score_of_a_method_file_that_is_not_reported_is_left_out_without_the_f
     assert (run.result["score"], run.result["own_score"]) == ("pool", "length")
     write(tmp_path, SCORED + "\nraise SystemError('this file was run')\n")
     model = osp.load(run.path)
+    assert isinstance(model, osp.Predictor)
     assert "length" not in model.scores
     assert model.ood_score(np.zeros((2, 8, 8), np.uint8)).shape == (2,)
 

@@ -15,8 +15,8 @@ import torch
 
 from helpers.tiny_transformers import FAMILIES, SIZES, build, save
 from osp.errors import UserError
+from osp.models.gradcam import weighed
 from osp.nets.huggingface import huggingface, preprocessing
-from osp.report.gradcam import weighed
 
 pytest.importorskip("transformers")
 

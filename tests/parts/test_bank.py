@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from osp.engine.checkpoint import load_checkpoint, load_state, save_checkpoint
 from osp.parts import OODBank
+from osp.runs.checkpoint import load_checkpoint, load_state, save_checkpoint
 
 DIM = 3
 

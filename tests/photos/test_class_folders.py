@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osp.photos.class_folders import class_folders
-from osp.photos.decisions import Decision
+from osp.models.model import Prediction
 from osp.photos.journal import JOURNAL, TABLE
 from osp.photos.reaching import folded
-from osp.photos.sorting import sort_pile
+from osp.photos.sorting import class_folders, sort_pile
 from osp.photos.undoing import undo
 
 ODD = ["sorted.csv", "SORTED.CSV", JOURNAL, "_foreign", "_Unsure", "..", ".", "", "a/b", "a\\b", "con", "Nul.x", "COM1"]
@@ -46,7 +45,7 @@ def test_a_class_that_is_called_like_one_of_our_files_is_sorted_and_comes_back(t
     for number, inside in enumerate((True, True, False)):
         (tmp_path / f"pile/{number}.jpg").write_bytes(b"%d" % number)
         file = str(tmp_path / f"pile/{number}.jpg")
-        decisions.append(Decision(file, label, 0.9 if number else 0.5, 0.1, inside))
+        decisions.append(Prediction(file, label, 0.9 if number else 0.5, 0.1, inside))
     done = sort_pile(decisions, tmp_path / "out", "move")
     assert not done.failed
     assert sorted(done.counts.values()) == [1, 1, 1]

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
-from small_backbone import small_backbone
 
+from helpers.small_backbone import small_backbone
 from osp.data.folders import list_images
 from osp.photos import duplicates
 from osp.photos.duplicates import differences, find_duplicates

@@ -18,12 +18,12 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
-from small_backbone import small_backbone
 
 import osp
+from helpers.small_backbone import small_backbone
 from osp.errors import UserError
+from osp.models.photo import load_model
 from osp.photos.estimator import FACTS, RobustClassifier
-from osp.photos.model import load_model
 
 COLORS = {"red": (200, 40, 40), "blue": (40, 40, 200), "green": (40, 200, 40)}
 

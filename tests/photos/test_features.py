@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_backbone import small_backbone, write_photo
 
+from helpers.small_backbone import small_backbone, write_photo
 from osp.data.decode import Unreadable, decode
 from osp.data.views import Augmenter
 from osp.nets.pretrained import Backbone
@@ -174,7 +174,7 @@ CHILD = """
 import sys, time
 from pathlib import Path
 from osp.photos.features import compute
-from small_backbone import small_backbone
+from helpers.small_backbone import small_backbone
 backbone = small_backbone()
 backbone.network.register_forward_hook(lambda *_: time.sleep(0.03))
 compute(sorted(Path(sys.argv[1]).iterdir()), backbone)

@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from small_backbone import write_photo
 
+from helpers.small_backbone import write_photo
 from helpers.tiny_transformers import save
 from osp import cli
 from osp.data.decode import decode
 from osp.errors import UserError
+from osp.models.photo import load_model
 from osp.nets.huggingface import huggingface
 from osp.photos.estimator import RobustClassifier
 from osp.photos.features import compute
-from osp.photos.model import load_model
 
 pytest.importorskip("transformers")
 onnxruntime = pytest.importorskip("onnxruntime")

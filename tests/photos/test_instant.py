@@ -6,12 +6,14 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from osp.errors import UserError
 from osp.evaluate.metrics import detection, expected_calibration_error, softmax, wilson_interval
-from osp.photos.instant import Instant, center, distance, fit_head, fit_instant, nearest
+from osp.models.instant import Instant, centered, distance, lengths, nearest, tensor
+from osp.photos.instant import fit_head, fit_instant
 
 NAMES = ("a", "b", "c", "d")
 
@@ -181,7 +183,7 @@ def test_half_precision_memory_maps_are_taken_as_they_are() -> None:
 @pytest.mark.parametrize("classes", [2, 4])
 def test_the_head_is_scikit_learns_in_fewer_dimensions(rows: int, classes: int) -> None:
     random = np.random.default_rng(0)
-    features = center(random.normal(size=(rows, 50)).astype(np.float32), np.zeros(50, np.float32))
+    features = centered(tensor(random.normal(size=(rows, 50))), torch.zeros(50)).numpy()
     labels = np.arange(rows) % classes
     weight, bias = fit_head(features, labels, classes, 5.0)
     model = LogisticRegression(C=5.0, class_weight="balanced", max_iter=2000, tol=1e-6).fit(features, labels)
@@ -227,14 +229,16 @@ def test_the_score_is_its_formula_by_a_slow_loop() -> None:
 def test_without_neighbours_the_score_is_the_distance_to_the_nearest_class() -> None:
     labeled = np.array([[1.0, 0.0], [0.0, 1.0]], np.float32)
     rows = np.array([[1.0, 0.0], [math.sqrt(0.5), math.sqrt(0.5)], [-1.0, 0.0]], np.float32)
-    np.testing.assert_allclose(distance(rows, labeled, np.array([0, 1])), [0, 1 - math.sqrt(0.5), 1], atol=1e-6)
+    members = tensor(labeled)
+    found = distance(tensor(rows) @ members.T, lengths(members, [1, 1]), [1, 1])
+    np.testing.assert_allclose(found, [0, 1 - math.sqrt(0.5), 1], atol=1e-6)
 
 
 def test_nearest_finds_the_largest_cosines() -> None:
     random = np.random.default_rng(0)
     rows, references = random.normal(size=(5, 4)), random.normal(size=(30, 4))
-    found = nearest(rows, references, 3)
-    for row, places in zip(rows, found, strict=True):
+    found = nearest(tensor(rows), tensor(references), 3)
+    for row, places in zip(rows, found.tolist(), strict=True):
         assert set(places) == set(np.argsort(-(references @ row))[:3])
 
 

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_backbone import small_backbone
 
+from helpers.small_backbone import small_backbone
 from osp.errors import UserError
 from osp.methods import available
+from osp.models.instant import Instant
+from osp.models.photo import PhotoModel, load_model
 from osp.photos.features import VIEWS
-from osp.photos.instant import Instant, fit_instant
+from osp.photos.instant import fit_instant
 from osp.photos.learning import Ground, improve, learn, views_for
-from osp.photos.model import PhotoModel, load_model
 
 DIM, CLASSES, LABELS, FOREIGN = 48, 3, 5, 80
 Data = tuple[Instant, dict[str, np.ndarray], np.ndarray, np.ndarray]

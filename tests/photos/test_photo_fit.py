@@ -15,16 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from small_backbone import small_backbone
 
+from helpers.small_backbone import small_backbone
 from osp.errors import UserError
 from osp.files import check_writable
-from osp.photos import backbones
-from osp.photos.fit import ALONE, BOTH, fit
-from osp.photos.instant import Instant, fit_instant
-from osp.photos.model import load_model
+from osp.models.instant import Instant
+from osp.models.photo import BACKBONES, load_model
+from osp.photos.fit import ALONE, BOTH, about_threshold, fit, then_and_now, with_time_left
+from osp.photos.instant import fit_instant
 from osp.photos.page.reading import kept_in
-from osp.photos.saying import about_threshold, then_and_now, with_time_left
 from osp.runs.run import Run
 
 COLORS = {"red": (200, 40, 40), "blue": (40, 40, 200), "green": (40, 200, 40)}
@@ -33,7 +32,7 @@ COLORS = {"red": (200, 40, 40), "blue": (40, 40, 200), "green": (40, 200, 40)}
 @pytest.fixture(autouse=True)
 def _own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OSP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setitem(backbones.BACKBONES, "tiles", small_backbone)
+    monkeypatch.setitem(BACKBONES, "tiles", small_backbone)
 
 
 def photo(color: str, seed: int) -> Image.Image:
@@ -332,7 +331,7 @@ def test_it_is_said_what_the_threshold_rests_on(folders: Path) -> None:
 
 def test_the_time_left_is_that_of_the_features_not_of_reading_files(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count(0, 2)
-    monkeypatch.setattr(sys.modules["osp.photos.saying"], "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(sys.modules["osp.photos.fit"], "time", SimpleNamespace(monotonic=lambda: next(clock)))
     said: list[str] = []
     report = with_time_left(None, said.append)
     for text, lines in (("Reading files", 0), ("Features (plain)", 1)):

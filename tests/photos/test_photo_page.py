@@ -13,18 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from small_backbone import small_backbone
 
 from helpers.browser import browser
+from helpers.small_backbone import small_backbone
 from osp.errors import UserError
-from osp.photos import backbones
+from osp.models.photo import BACKBONES, load_model
 from osp.photos.fit import fit
-from osp.photos.model import load_model
 from osp.photos.page.galleries import by_class, by_score, disagreements, to_check
 from osp.photos.page.page import write_photo_report
 from osp.photos.page.reading import is_fit, read_fit
 from osp.photos.page.words import command, differences, name_of
-from osp.photos.places import photo_maps
 from osp.verify import verify
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -52,7 +50,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "pile" / "broken.jpg").write_bytes(b"no")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OSP_CACHE", str(root / "cache"))
-        patch.setitem(backbones.BACKBONES, "tiles", small_backbone)
+        patch.setitem(BACKBONES, "tiles", small_backbone)
         fit(root / "sorted", root / "pile", root / "run", backbone="tiles", test=root / "test", seed=3)
         fit(root / "sorted", None, root / "alone", backbone="tiles")
     return root
@@ -60,7 +58,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(backbones.BACKBONES, "tiles", small_backbone)
+    monkeypatch.setitem(BACKBONES, "tiles", small_backbone)
 
 
 def test_the_page_says_the_result_in_three_sentences_with_the_numbers_of_the_run(made: Path, tmp_path: Path) -> None:
@@ -197,7 +195,7 @@ def test_grad_cam_finds_what_speaks_for_the_class(made: Path) -> None:
     pixels = np.zeros((1, 3, 32, 32), np.uint8)
     pixels[:, 2] = 120
     pixels[:, 0, :8, 24:], pixels[:, 2, :8, 24:] = 255, 0
-    found = photo_maps(model, pixels)
+    found = model.maps(pixels)
     assert found.maps.shape == (1, 32, 32)
     assert found.maps.max() == 1.0
     assert (found.predicted, found.confidence) == pytest.approx(

@@ -16,8 +16,10 @@ from osp import Recipe, train
 from osp.cli import app
 from osp.data import load
 from osp.errors import UserError
-from osp.photos.predict import TrainedModel, image_files, open_run
-from osp.photos.saying import let_in
+from osp.models import Predictor
+from osp.models import load as open_run
+from osp.photos.fit import let_in
+from osp.photos.reading import image_files
 
 
 def osp(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -60,7 +62,7 @@ def test_files_of_other_kinds_in_a_folder_are_said_once_and_with_what_an_image_i
 def test_a_trained_run_predicts_files_with_calibrated_probabilities_and_a_threshold_that_moves(tmp_path: Path) -> None:
     run = train(Recipe(data="digits", method="supervised", scale="demo", steps=60), tmp_path / "run", progress=False)
     model = open_run(run.path)
-    assert isinstance(model, TrainedModel)
+    assert isinstance(model, Predictor)
     held = load("digits")[1]
     assert held is not None
     pixels = np.asarray(held.images[:40])
@@ -69,16 +71,15 @@ def test_a_trained_run_predicts_files_with_calibrated_probabilities_and_a_thresh
         files.append(tmp_path / f"{number}.png")
         Image.fromarray(image[0]).save(files[-1])
     (tmp_path / "bad.png").write_text("no")
-    said = list(model.predict([*files, tmp_path / "bad.png"]))
-    assert said[-1].decision is None
+    said = list(model.predict_files([*files, tmp_path / "bad.png"]))
     assert said[-1].reason
     straight = run.model(pixels.transpose(0, 2, 3, 1))
-    labels = [each.decision.label for each in said if each.decision]
+    labels = [each.label for each in said if not each.reason]
     assert labels == [run.model.class_names[c] for c in straight.classes]
     assert all(abs(sum(each.probabilities) - 1) < 1e-5 for each in said[:-1])
-    assert model.threshold(0.5) <= model.threshold(0.95) <= model.threshold(0.99)
+    assert model.threshold_for(0.5) <= model.threshold_for(0.95) <= model.threshold_for(0.99)
     with pytest.raises(UserError, match="between 0 and 1"):
-        model.threshold(1.5)
+        model.threshold_for(1.5)
 
 
 def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:

@@ -13,17 +13,17 @@ from typing import cast
 import numpy as np
 import pytest
 from PIL import Image
-from small_backbone import small_backbone
 from typer.testing import CliRunner, Result
 
+from helpers.small_backbone import small_backbone
 from osp.cli import app
 from osp.errors import UserError
-from osp.photos import backbones
+from osp.models.model import Prediction
+from osp.models.photo import BACKBONES
+from osp.models.trained import Predictor
+from osp.photos.decisions import decisions
 from osp.photos.fit import fit
 from osp.photos.journal import JOURNAL, TABLE
-from osp.photos.model import Prediction
-from osp.photos.predict import TrainedModel, decisions
-from osp.predictor import Predictor
 from osp.recipe import Recipe, make_plan
 from osp.verify import verify
 
@@ -45,7 +45,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
         image.resize((96, 80)).save(root / "pile/mine/red/larger.png")  # a near copy: it does not teach
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OSP_CACHE", str(root / "cache"))
-        patch.setitem(backbones.BACKBONES, "tiles", small_backbone)
+        patch.setitem(BACKBONES, "tiles", small_backbone)
         fit(root / "pile/mine", root / "pile", root / "run", backbone="tiles")
     shutil.copytree(root / "pile", root / "kept")
     return root
@@ -55,7 +55,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def root(fitted: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of that fit, with every photo where it was."""
     monkeypatch.setenv("OSP_CACHE", str(fitted / "cache"))
-    monkeypatch.setitem(backbones.BACKBONES, "tiles", small_backbone)
+    monkeypatch.setitem(BACKBONES, "tiles", small_backbone)
     for name in ("pile", "out"):
         shutil.rmtree(fitted / name, ignore_errors=True)
     shutil.copytree(fitted / "kept", fitted / "pile")
@@ -105,12 +105,11 @@ def test_sorted_photos_of_a_trained_run_stay_where_they_are(
     (tmp_path / "plan.yaml").write_text(plan.dump(), "utf-8")
     asked: list[str] = []
 
-    def predict(_: object, given: list[str], *__: object) -> Iterator[Prediction]:
+    def predict(given: list[str], *_: object) -> Iterator[Prediction]:
         asked.extend(given)
         return iter(())
 
-    monkeypatch.setattr(TrainedModel, "predict", predict)
-    model = TrainedModel(cast(Predictor, SimpleNamespace(class_names=("blue", "red"))), 1.0, np.empty(0))
+    model = cast(Predictor, SimpleNamespace(class_names=("blue", "red"), predict_files=predict))
     pile = [str(root / "pile" / name) for name in files(root / "pile")]
     assert decisions(model, tmp_path, pile, 0.95, None) == ([], 9)
     assert asked == [name for name in pile if "mine" not in Path(name).parts]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from osp.errors import UserError
-from osp.photos.decisions import Decision
+from osp.models.model import Prediction
 from osp.photos.journal import JOURNAL, TABLE
 from osp.photos.sorting import Action, sort_pile
 from osp.photos.undoing import undo
@@ -40,18 +40,18 @@ def tree(folder: Path) -> dict[str, bytes]:
     }
 
 
-def make_pile(folder: Path, names: list[str]) -> list[Decision]:
+def make_pile(folder: Path, names: list[str]) -> list[Prediction]:
     decisions = []
     for number, name in enumerate(names):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(f"content {number}".encode())
         label, inside, probability = ("cat", "dog")[number % 2], number % 3 != 2, (0.99, 0.5)[number % 4 == 1]
-        decisions.append(Decision(str(path), label, probability, number / 10, inside))
+        decisions.append(Prediction(str(path), label, probability, number / 10, inside))
     return decisions
 
 
-def place_of(decision: Decision) -> str:
+def place_of(decision: Prediction) -> str:
     if not decision.inside:
         return "_foreign"
     return decision.label if decision.probability > 0.8 else f"_unsure/{decision.label}"
@@ -99,7 +99,7 @@ def test_the_table_alone_touches_no_image(tmp_path: Path) -> None:
 
 def test_surest_come_first_in_their_class_and_foreign_ones_last(tmp_path: Path) -> None:
     decisions = [
-        Decision(str(tmp_path / f"{number}.jpg"), label, probability, 0.5, inside)
+        Prediction(str(tmp_path / f"{number}.jpg"), label, probability, 0.5, inside)
         for number, (label, probability, inside) in enumerate(
             [("dog", 0.9, True), ("cat", 0.85, True), ("cat", 0.3, False), ("cat", 0.95, True), ("cat", 0.4, True)]
         )
@@ -120,7 +120,7 @@ def test_no_cell_of_the_table_begins_like_a_formula(tmp_path: Path) -> None:
         assert defused(text) == f"'{text}"
     assert defused("cat-1.jpg") == "cat-1.jpg"
     decisions = make_pile(tmp_path / "=pile", ODD_NAMES)
-    decisions = [Decision(d.file, f"={d.label}", d.probability, d.ood_score, d.inside) for d in decisions]
+    decisions = [Prediction(d.file, f"={d.label}", d.probability, d.ood_score, d.inside) for d in decisions]
     sort_pile(decisions, tmp_path / "out", "link")
     rows = read_table(tmp_path / "out")
     assert len(rows) == len(ODD_NAMES)
@@ -296,8 +296,8 @@ def test_a_journal_cannot_reach_outside_its_folder(tmp_path: Path) -> None:
 def test_class_names_cannot_leave_the_folder_or_collide_with_it(tmp_path: Path) -> None:
     labels = ["../up", "_foreign", "a/b", "a_b", "..", ""]
     decisions = make_pile(tmp_path / "pile", [f"{number}.jpg" for number in range(6)])
-    decisions = [Decision(d.file, label, 0.99, 0.1, True) for d, label in zip(decisions, labels, strict=True)]
-    foreign = Decision(str(tmp_path / "pile/f.jpg"), "_foreign", 0.1, 0.9, False)
+    decisions = [Prediction(d.file, label, 0.99, 0.1, True) for d, label in zip(decisions, labels, strict=True)]
+    foreign = Prediction(str(tmp_path / "pile/f.jpg"), "_foreign", 0.1, 0.9, False)
     Path(foreign.file).write_bytes(b"foreign")
     result = sort_pile([*decisions, foreign], tmp_path / "out", "copy")
     assert sorted(result.counts.values()) == [1] * 7  # seven folders: none is shared
@@ -307,7 +307,7 @@ def test_class_names_cannot_leave_the_folder_or_collide_with_it(tmp_path: Path) 
 def test_mistakes_are_told_before_anything_is_done(tmp_path: Path) -> None:
     decisions = make_pile(tmp_path / "pile", ["x.jpg"])
     with pytest.raises(UserError, match="lies inside"):
-        sort_pile([Decision(str(tmp_path / "pile/x.jpg"), "cat", 1.0, 0.0, True)], tmp_path)
+        sort_pile([Prediction(str(tmp_path / "pile/x.jpg"), "cat", 1.0, 0.0, True)], tmp_path)
     (tmp_path / "full").mkdir()
     (tmp_path / "full/thing").touch()
     with pytest.raises(UserError, match="not empty"):

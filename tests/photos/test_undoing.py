@@ -14,8 +14,9 @@ import pytest
 from test_sorting import make_pile, read_table, tree
 
 from osp.errors import UserError
-from osp.photos import moving, origin, reaching
-from osp.photos.decisions import Decision
+from osp.models.model import Prediction
+from osp.photos import journal as journals
+from osp.photos import reaching
 from osp.photos.journal import JOURNAL, Journal, read_journal
 from osp.photos.sorting import Action, check_places, sort_pile
 from osp.photos.undoing import check_sorted, undo
@@ -113,7 +114,7 @@ def test_a_pile_of_links_is_copied_and_taken_back(tmp_path: Path) -> None:
     (pile := tmp_path / "pile").mkdir()
     decisions = make_pile(tmp_path / "elsewhere", ["x.jpg"])
     (pile / "x.jpg").symlink_to(decisions[0].file)
-    given, out = [Decision(str(pile / "x.jpg"), "cat", 0.9, 0.1, True)], tmp_path / "out"
+    given, out = [Prediction(str(pile / "x.jpg"), "cat", 0.9, 0.1, True)], tmp_path / "out"
     sort_pile(given, out, "copy")
     assert sort_pile(given, out, "copy").earlier == 1
     assert (out / "cat/x.jpg").read_bytes() == b"content 0"
@@ -214,7 +215,7 @@ def test_journals_of_earlier_versions_and_without_a_key_are_undone_when_trusted(
     assert tree(pile) == before
 
     (tmp_path / "file").touch()
-    monkeypatch.setattr(origin, "key_file", lambda: tmp_path / "file/key")
+    monkeypatch.setattr(journals, "key_file", lambda: tmp_path / "file/key")
     sort_pile(decisions, out, "move")
     with pytest.raises(UserError, match="may not be yours"):
         undo(out)
@@ -224,12 +225,12 @@ def test_journals_of_earlier_versions_and_without_a_key_are_undone_when_trusted(
 
 def test_the_key_is_for_its_owner_alone_and_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    assert origin.user_key() is None
-    key = origin.user_key(make=True)
+    assert journals.user_key() is None
+    key = journals.user_key(make=True)
     assert key is not None
-    assert origin.user_key(make=True) == origin.user_key() == key
-    assert os.stat(origin.key_file()).st_mode & 0o777 == 0o600
-    assert [path.name for path in origin.key_file().parent.iterdir()] == ["journal-key"]
+    assert journals.user_key(make=True) == journals.user_key() == key
+    assert os.stat(journals.key_file()).st_mode & 0o777 == 0o600
+    assert [path.name for path in journals.key_file().parent.iterdir()] == ["journal-key"]
 
 
 HOSTILE: dict[str, Callable[[Path], dict[str, Any]]] = {
@@ -311,7 +312,7 @@ def other_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("other_disk")
 def test_a_photo_that_is_still_written_while_it_is_moved_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decisions = make_pile(tmp_path / "pile", ["x.jpg"])
-    real = moving.leaves
+    real = reaching.leaves
 
     def leaves(doomed: Any, kept: Any, changed: bool = False) -> bool:
         found = real(doomed, kept, changed)
@@ -319,7 +320,7 @@ def test_a_photo_that_is_still_written_while_it_is_moved_stays(tmp_path: Path, m
             file.write(b" more")
         return found
 
-    monkeypatch.setattr(moving, "leaves", leaves)
+    monkeypatch.setattr(reaching, "leaves", leaves)
     result = sort_pile(decisions, tmp_path / "out", "move")
     assert result.failed == ((decisions[0].file, "something is still writing it"),)
     assert photos(tmp_path / "pile")[0].startswith(b"content 0 more")
@@ -329,7 +330,7 @@ def test_a_photo_that_is_still_written_while_it_is_moved_stays(tmp_path: Path, m
 @pytest.mark.usefixtures("other_disk")
 def test_a_copy_that_does_not_read_back_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decisions = make_pile(tmp_path / "pile", ["x.jpg"])
-    monkeypatch.setattr(moving, "same_content", lambda one, other, follow=False: False)
+    monkeypatch.setattr(reaching, "same_content", lambda one, other, follow=False: False)
     result = sort_pile(decisions, tmp_path / "out", "move")
     assert result.failed == ((decisions[0].file, "it could not be read back at its new place"),)
     assert photos(tmp_path) == [b"content 0"]
@@ -367,7 +368,7 @@ def test_long_names_come_back(tmp_path: Path) -> None:
 def test_rows_of_an_earlier_sort_are_written_as_they_were(tmp_path: Path) -> None:
     """Names that begin like a formula have an apostrophe in the journal and in the table, one and not two."""
     decisions = make_pile(tmp_path / "pile", ["x.jpg", "y.jpg"])
-    decisions = [Decision(d.file, "=cat", 0.9, 0.1, True) for d in decisions]
+    decisions = [Prediction(d.file, "=cat", 0.9, 0.1, True) for d in decisions]
     sort_pile(decisions[:1], tmp_path / "out", "move")
     sort_pile(decisions[1:], tmp_path / "out", "move")
     assert [row["class"] for row in read_table(tmp_path / "out")] == ["'=cat", "'=cat"]

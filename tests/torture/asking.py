@@ -82,10 +82,10 @@ def ask(folder: Path) -> int:
 
 def _app(run: Path) -> tuple[Any, dict[str, Any]]:
     if run not in _apps:
-        from osp.photos.serving.app import make_app
-        from osp.photos.serving.looking import open_looker
+        from osp.serve.app import make_app
+        from osp.serve.served import open_served
 
-        app, _ = make_app(open_looker(run))
+        app, _ = make_app(open_served(run))
         _, _, content = asyncio.run(_answered(app, _scope({**GOOD, "method": "GET", "path": "/openapi.json"}), b"", 1))
         _apps[run] = (app, json.loads(content))
     return _apps[run]

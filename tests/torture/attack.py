@@ -16,11 +16,11 @@ from PIL import Image
 from osp.data.decode import Unreadable, decode
 from osp.data.fetch import extract
 from osp.data.unpickle import load_plain
-from osp.engine.checkpoint import load_checkpoint
 from osp.errors import UserError
-from osp.photos.decisions import Decision
+from osp.models.model import Prediction
 from osp.photos.sorting import sort_pile
 from osp.recipe import Recipe
+from osp.runs.checkpoint import load_checkpoint
 from torture.trial import trial
 from torture.works import _finished
 
@@ -129,7 +129,7 @@ def _names(base: Path) -> str:
     files = [base / "pile" / name.replace("/", "_") for name in NAMES]
     for file in files:
         file.write_bytes(b"x")
-    sort_pile([Decision(file.name, "=cat()", 0.9, 0.1, True) for file in files], base / "out", "csv")
+    sort_pile([Prediction(file.name, "=cat()", 0.9, 0.1, True) for file in files], base / "out", "csv")
     cells = [cell for line in (base / "out/sorted.csv").read_text("utf-8").split("\n") for cell in line.split(",")]
     return next((f"the cell {cell!r}" for cell in cells if cell.lstrip('"')[:1] in ("=", "+", "@", "\t")), "")
 

@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image
 
 from osp.engine.train import train
-from osp.photos.predict import open_run
+from osp.models import load as open_run
 from torture.trial import _largest
 from torture.works import recipe
 
@@ -46,7 +46,7 @@ def predict(base: Path, count: int) -> str:
     model = open_run(base / "run")
     files = [str(base / f"{number % 50}.jpg") for number in range(count)]
     done, half = 0, 0.0
-    for _ in model.predict(files):
+    for _ in model.predict_files(files):
         done += 1
         if done == count // 2:
             half = _largest()

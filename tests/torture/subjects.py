@@ -26,7 +26,7 @@ from osp.bench.store import Store
 from osp.data.decode import Unreadable, decode
 from osp.engine.train import train
 from osp.evaluate.predictions import Predictions
-from osp.photos.decisions import Decision
+from osp.models.model import Prediction
 from osp.photos.sorting import sort_pile
 from osp.photos.undoing import undo
 from osp.recipe import Recipe, make_plan
@@ -247,7 +247,7 @@ def _sorted(folder: Path) -> None:
     files = [folder / "pile" / f"{number}.jpg" for number in range(4)]
     for file in files:
         file.write_bytes(b"x")
-    sort_pile([Decision(str(file), "cat", 0.9, 0.1, True) for file in files], folder / "out", "copy")
+    sort_pile([Prediction(str(file), "cat", 0.9, 0.1, True) for file in files], folder / "out", "copy")
 
 
 GRID = """\

@@ -18,12 +18,12 @@ from PIL import Image
 import osp
 from osp.bench.store import Store
 from osp.data.fetch import extract
-from osp.engine.checkpoint import load_checkpoint
 from osp.engine.train import train
-from osp.photos.decisions import Decision
+from osp.models.model import Prediction
 from osp.photos.sorting import sort_pile
 from osp.photos.undoing import undo
 from osp.recipe import Recipe, make_plan
+from osp.runs.checkpoint import load_checkpoint
 from osp.runs.folder import RunFolder
 from osp.verify import verify_run
 from torture.kill import Work
@@ -124,9 +124,9 @@ def _photos(folder: Path) -> None:
         (folder / "pile" / f"{number}.jpg").write_bytes(bytes([number]) * 100)
 
 
-def _decisions(folder: Path) -> list[Decision]:
+def _decisions(folder: Path) -> list[Prediction]:
     return [
-        Decision(str(folder / "pile" / f"{n}.jpg"), ("cat", "dog")[n % 2], 0.5 + n / 30, 0.1, n % 5 > 0)
+        Prediction(str(folder / "pile" / f"{n}.jpg"), ("cat", "dog")[n % 2], 0.5 + n / 30, 0.1, n % 5 > 0)
         for n in range(PHOTOS)
         if (folder / "pile" / f"{n}.jpg").exists()
     ]

@@ -28,11 +28,12 @@ def export(
     """
     if onnx is None and torch is None:
         raise UserError("Name a file to write: --onnx model.onnx, --torch model.pt2, or both.")
-    from osp.photos import export as exporter
+    from osp.models import export as exporter
+    from osp.models import load
 
     graph, program = (None if path is None else user_path(path) for path in (onnx, torch))
     exporter.check_targets(graph, program)
-    facts = exporter.export(exporter.load_exportable(user_path(run), method), graph, program, score)
+    facts = exporter.export(load(run, method=method), graph, program, score)
     for path in filter(None, (graph, program)):
         say(f"Wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
     say(f"Input `images`: {facts['input']}. Outputs: `probabilities` and `ood_score` (larger = more OOD).")

@@ -18,7 +18,7 @@ from osp.errors import UserError, printable, suggest, user_path
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from osp.photos.model import Prediction
+    from osp.models.model import Prediction
 
 FORMATS = ("table", "csv", "jsonl")
 ACCEPT_HELP = "Share of the known classes that the OOD threshold lets through, such as 0.99 to lose fewer of them."
@@ -108,10 +108,11 @@ def _from_scratch(
     from osp.data import describe_set
     from osp.engine.progress import shown
     from osp.files import check_writable
+    from osp.models.trained import load_predictor
+    from osp.photos.decisions import figures_on
+    from osp.photos.fit import no_pile
     from osp.photos.folder import check_free
-    from osp.photos.predict import figures_on, open_trained
     from osp.photos.reading import list_pile, list_sorted, list_test, without_copies
-    from osp.photos.saying import no_pile
     from osp.recipe import Recipe
 
     begun = (user_path(out) / "plan.yaml").is_file()
@@ -144,7 +145,7 @@ def _from_scratch(
     print_result(run.result)
     if tested is not None:
         with shown() as display:
-            figures = figures_on(open_trained(run.path), tested, classes, display.loading)
+            figures = figures_on(load_predictor(run.path), tested, classes, display.loading)
         say(f"Test photos: accuracy {_share(figures)}.")
         _say_foreign(figures)
     say(f"Run: {run.path}")
@@ -155,7 +156,7 @@ def _from_scratch(
 
 
 def _print_fit(result: dict[str, Any], path: Path) -> None:
-    from osp.photos.saying import let_in
+    from osp.photos.fit import let_in
 
     rows: list[tuple[object, ...]] = []
     for name, estimate in result["estimates"].items():
@@ -229,17 +230,18 @@ def predict(
     check_environment()
     one_of("--format", form, FORMATS)
     from osp.engine.progress import shown
-    from osp.photos.cut import check_accept
-    from osp.photos.predict import image_files, open_run
+    from osp.evaluate.thresholds import check_accept
+    from osp.models import load
+    from osp.photos.reading import image_files
 
     check_accept(accept)
     files, notes = image_files(images, sys.stdin if "-" in images else ())
     for note in notes:
         complain(note)
-    model = open_run(run)
+    model = load(run)
     failed = 0
     with shown() as display:
-        found = model.predict(files, accept, display.loading)
+        found = model.predict_files(files, accept, display.loading)
         for row in _rows(found, form, model.class_names):
             failed += row
     if failed:
@@ -255,35 +257,33 @@ def _rows(found: Iterator[Prediction], form: str, names: tuple[str, ...]) -> Ite
     elif form == "table":
         say(f"{'class':<16} {'prob.':>7} {'OOD':>6}  {'':<4} file")
     for each in found:
-        said = each.decision
-        verdict = "" if said is None else "in" if said.inside else "out"
+        verdict = "" if each.reason else "in" if each.inside else "out"
         if form == "jsonl":
             print(json.dumps(_fields(each, names)))
         elif form == "csv":
             from osp.tables import defused
 
-            numbers = ("", "", "") if said is None else (said.label, f"{said.probability:.4f}", f"{said.ood_score:.4f}")
+            numbers = ("",) * 3 if each.reason else (each.label, f"{each.probability:.4f}", f"{each.ood_score:.4f}")
             cells = (each.file, *numbers, verdict, each.reason)
             table.writerow([defused(cell).encode("utf-8", "replace").decode() for cell in cells])
-        elif said is None:
+        elif each.reason:
             say(f"{'unreadable':<16} {'':>7} {'':>6}  {'':<4} {printable(each.file)}: {each.reason}")
         else:
-            label, sure = printable(said.label), f"{100 * said.probability:.1f} %"
-            say(f"{label:<16} {sure:>7} {said.ood_score:>6.3f}  {verdict:<4} {printable(each.file)}")
-        yield said is None
+            label, sure = printable(each.label), f"{100 * each.probability:.1f} %"
+            say(f"{label:<16} {sure:>7} {each.ood_score:>6.3f}  {verdict:<4} {printable(each.file)}")
+        yield bool(each.reason)
     sys.stdout.flush()
 
 
 def _fields(each: Prediction, names: tuple[str, ...]) -> dict[str, Any]:
-    if each.decision is None:
+    if each.reason:
         return {"file": each.file, "error": each.reason}
-    said = each.decision
     return {
         "file": each.file,
-        "class": said.label,
-        "probability": round(said.probability, 6),
-        "ood_score": round(said.ood_score, 6),
-        "in": said.inside,
+        "class": each.label,
+        "probability": round(each.probability, 6),
+        "ood_score": round(each.ood_score, 6),
+        "in": each.inside,
         "probabilities": {name: round(p, 6) for name, p in zip(names, each.probabilities, strict=True)},
     }
 

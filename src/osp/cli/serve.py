@@ -33,7 +33,7 @@ def serve(
     Example: `osp serve run`
     """
     check_environment()
-    from osp.photos.serving.server import serve as start
+    from osp.serve.server import serve as start
 
     start(
         user_path(run),

@@ -120,8 +120,9 @@ def _sort(
     trusted: bool,
     display: Any,
 ) -> None:
+    from osp.models import load
+    from osp.photos.decisions import decisions, worth_labeling
     from osp.photos.journal import has_journal
-    from osp.photos.predict import decisions, open_run, worth_labeling
     from osp.photos.reading import list_pile
     from osp.photos.sorting import check_places, sort_pile
 
@@ -131,7 +132,7 @@ def _sort(
     resumed = to is not None and has_journal(user_path(to))  # a sort killed after its last move
     if not files and not resumed:
         raise UserError(f"There is no image in {printable(pile)}.")
-    model = open_run(run)
+    model = load(run)
     if worth is not None:
         for file, reason in worth_labeling(model, user_path(run), files, worth, accept, display.loading):
             say(f"{printable(file)}   {reason}")
@@ -142,7 +143,7 @@ def _sort(
         raise UserError(f"There is nothing to sort in {printable(pile)}: the run has learned from all its photos.")
     if labeled:
         say(f"Photos of the pile that the run has learned from, and that stay where they are: {labeled:,}.")
-    given = (each.decision for each in found if each.decision)
+    given = (each for each in found if not each.reason)
     done = sort_pile(given, user_path(to), action, sure, display.loading, pile=pile, trust_journal=trusted)
     if done.earlier:
         say(f"Photos that an earlier sort had put there already, counted below: {done.earlier:,}.")
@@ -150,7 +151,7 @@ def _sort(
     say(f"Table: {done.table}")
     if action != "csv":
         say(f"Undo: osp sort --undo {to}")
-    failed = [*((each.file, each.reason) for each in found if each.decision is None), *done.failed]
+    failed = [*((each.file, each.reason) for each in found if each.reason), *done.failed]
     for file, reason in failed:
         complain(f"{printable(file)}: {reason}; it stays where it is.")
     if failed:

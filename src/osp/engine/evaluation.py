@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,8 +17,11 @@ from osp.engine.passes import map_images
 from osp.errors import UserError
 from osp.evaluate.metrics import accuracy, detection, interclass_variance, mean_angle, partition_quality
 from osp.evaluate.predictions import POOL_SAMPLE, Group, PoolPredictions, Predictions
+from osp.evaluate.thresholds import thresholds
 from osp.methods.base import Method, Part
+from osp.models.trained import save_predictor
 from osp.plugins import is_file, plain_name
+from osp.recipe import Plan
 from osp.scores import PoolScore, Score
 
 if TYPE_CHECKING:
@@ -26,17 +29,6 @@ if TYPE_CHECKING:
 
 POOL_REFERENCES = 8000
 """Images of the pool, evenly spread, that scores are fitted to at the end: the same number for a pool of any size."""
-KEPT_BY_VALIDATION = 0.95
-"""Share of the validation images at or below the threshold."""
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """What the model says about images; arrays in the order of the images."""
-
-    features: np.ndarray
-    logits: np.ndarray
-    scores: dict[str, np.ndarray]
 
 
 class Evaluation:
@@ -99,7 +91,13 @@ class Evaluation:
         features, logits = (each.to(self.feed.device) for each in self._map(self._encoded, chosen))
         return features, logits
 
-    def outputs(self, index: np.ndarray, feed: Feed | None = None, names: Sequence[str] | None = None) -> Outputs:
+    def outputs(
+        self,
+        index: np.ndarray,
+        targets: np.ndarray | None = None,
+        feed: Feed | None = None,
+        names: Sequence[str] | None = None,
+    ) -> Group:
         """Features, logits and scores (all, or these) of images by index, training images by default."""
         chosen = list(self.scores) if names is None else list(names)
 
@@ -109,7 +107,7 @@ class Evaluation:
 
         features, logits, values = (tensor.numpy() for tensor in self._map(everything, index, feed))
         check_finite(logits, values)
-        return Outputs(features, logits, {name: values[:, k] for k, name in enumerate(chosen)})
+        return Group(index, logits, {name: values[:, k] for k, name in enumerate(chosen)}, features, targets)
 
     def pool(self) -> PoolPredictions:
         """Scores and classes of every unlabelled image; features and logits of a sample, as all would not fit."""
@@ -136,16 +134,25 @@ class Evaluation:
             features=sampled.features,
         )
 
-    def group(self, index: np.ndarray, targets: np.ndarray | None, feed: Feed | None = None) -> Group:
-        found = self.outputs(index, feed)
-        return Group(index, found.logits, found.scores, found.features, targets)
-
     def predictions(self, groups: dict[str, Group], pool: PoolPredictions) -> Predictions:
         """With a threshold for each score, from validation images or, where there are none, from the labelled ones."""
         known = groups["validation"] if len(groups["validation"]) else groups["labeled"]
         return Predictions(self.reported, thresholds(known.scores), groups, pool)
 
-    def validate(self, truth: np.ndarray | None) -> tuple[dict[str, float | None], Outputs]:
+    def save(
+        self,
+        path: Path,
+        known: Mapping[str, np.ndarray],
+        plan: Plan,
+        class_names: Sequence[str],
+        mean: Sequence[float],
+        std: Sequence[float],
+    ) -> None:
+        """Write the reported model; `known` are the scores of images known to be ID."""
+        with self.reported_weights():
+            save_predictor(path, self.method, self.scores, self.reported, known, plan, class_names, mean, std)
+
+    def validate(self, truth: np.ndarray | None) -> tuple[dict[str, float | None], Group]:
         """Numbers of one evaluation during training; `truth`, which pool images are OOD, is for the metrics alone."""
         score, known = self.scores[self.reported], truth is not None and truth.any() and not truth.all()
         rows = sample_rows(len(self.feed.index["unlabeled"]))
@@ -186,11 +193,6 @@ class Evaluation:
     ) -> tuple[Tensor, ...]:
         with self.reported_weights():
             return map_images(function, self.method, feed or self.feed, index, self.autocast)
-
-
-def thresholds(known: dict[str, np.ndarray]) -> dict[str, float]:
-    """The score that 95 % of images known to be ID do not exceed, for each score."""
-    return {name: float(np.quantile(values, KEPT_BY_VALIDATION)) for name, values in known.items()}
 
 
 def sample_rows(size: int, most: int = POOL_SAMPLE) -> np.ndarray:

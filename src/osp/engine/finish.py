@@ -16,7 +16,6 @@ from osp.evaluate.predictions import Predictions
 from osp.evaluate.result import measure
 from osp.files import write_arrays
 from osp.plugins import plain_name
-from osp.predictor import save_predictor
 from osp.recipe import Plan
 
 
@@ -38,7 +37,7 @@ def write_all(loop: Loop, data: Data, predictions: Predictions, started: float) 
     """The files of a finished run; the result."""
     known = predictions.groups["validation"] if len(predictions.groups["validation"]) else predictions.groups["labeled"]
     moments = normalization(loop.plan, data)
-    save_predictor(loop.folder.model, loop.evaluation, known.scores, loop.plan, data.class_names, *moments)
+    loop.evaluation.save(loop.folder.model, known.scores, loop.plan, data.class_names, *moments)
     write_arrays(loop.folder.predictions, predictions.arrays())
     for name, arrays in loop.method.artifacts().items():
         path = loop.folder.path / f"{name}.npz"
@@ -75,15 +74,15 @@ def predict_everything(loop: Loop, data: Data) -> Predictions:
     views = pixel_views(data.test, data, loop.plan, loop.feed.device)
     test_feed = Feed(views, split, loop.plan.seed, loop.feed.device)
     groups = {
-        "test": evaluation.group(split.test, split.test_targets, test_feed),
-        "test_ood": evaluation.group(split.test_ood, None, test_feed),
-        "validation": evaluation.group(split.val, split.val_targets),
-        "labeled": evaluation.group(split.labeled, split.labeled_targets),
+        "test": evaluation.outputs(split.test, split.test_targets, test_feed),
+        "test_ood": evaluation.outputs(split.test_ood, None, test_feed),
+        "validation": evaluation.outputs(split.val, split.val_targets),
+        "labeled": evaluation.outputs(split.labeled, split.labeled_targets),
     }
     for name, images in data.other_ood.items():
         views = pixel_views(images, data, loop.plan, loop.feed.device)
         other_feed = Feed(views, split, loop.plan.seed, loop.feed.device)
-        groups[f"ood:{name}"] = evaluation.group(np.arange(len(images)), None, other_feed)
+        groups[f"ood:{name}"] = evaluation.outputs(np.arange(len(images)), None, other_feed)
     return evaluation.predictions(groups, evaluation.pool())
 
 

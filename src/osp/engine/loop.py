@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from osp.distributed import Everywhere, any_rank, average_gradients, first, meet, rank, world
 from osp.engine.batches import Feed
-from osp.engine.checkpoint import unprefixed
 from osp.engine.evaluation import Evaluation, NotFinite
 from osp.engine.failure import FirstFailure, keep_batch
 from osp.engine.memory import check_step
@@ -30,6 +29,7 @@ from osp.methods.base import Batch, ExtraOptimizer, Method, Stage, Step
 from osp.nets import BATCH_NORMS, StepDropout
 from osp.randomness import key_to_seed
 from osp.recipe import Plan
+from osp.runs.checkpoint import unprefixed
 from osp.runs.folder import RunFolder
 
 if TYPE_CHECKING:

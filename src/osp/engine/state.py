@@ -11,11 +11,11 @@ from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor
 
 from osp.distributed import first
-from osp.engine.checkpoint import load_checkpoint, load_state, prefixed, save_checkpoint, unprefixed
 from osp.engine.optim import load_optimizer_tensors, optimizer_tensors
 from osp.engine.tally import Tally
 from osp.errors import UserError
 from osp.recipe import explain
+from osp.runs.checkpoint import load_checkpoint, load_state, prefixed, save_checkpoint, unprefixed
 from osp.version import __version__
 
 if TYPE_CHECKING:

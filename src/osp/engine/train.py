@@ -29,9 +29,9 @@ from osp.errors import UserError, short, user_path
 from osp.files import write_text
 from osp.methods.base import Method, Task
 from osp.methods.registry import get, options_before, without_removed
+from osp.models.trained import Predictor, load_predictor
 from osp.nets import build_network, set_batchnorm_momentum, spread
 from osp.plugins import plain_name
-from osp.predictor import Predictor, load, save_predictor
 from osp.randomness import key_to_seed
 from osp.recipe import Plan, Recipe, explain, make_plan
 from osp.recipe.code import check_code, contents_of, files_in
@@ -81,7 +81,7 @@ def opener(network: nn.Module | None) -> Callable[[Run], Predictor]:
     def open_model(run: Run) -> Predictor:
         code = files_in(run.plan.model_dump())
         own = code.get("network") if network is None else copy.deepcopy(network)
-        return load(run.path, network=own, method=code.get("method"), score=code.get("score"))
+        return load_predictor(run.path, network=own, method=code.get("method"), score=code.get("score"))
 
     return open_model
 
@@ -240,7 +240,7 @@ def build_loop(
     moments = normalization(plan, data)
 
     def save_best(scores: dict[str, np.ndarray]) -> None:
-        save_predictor(folder.best, loop.evaluation, scores, plan, data.class_names, *moments)
+        loop.evaluation.save(folder.best, scores, plan, data.class_names, *moments)
 
     loop = Loop(plan, method, fresh, feed, data.truth, folder, fabric, records, save_best)
     return loop

@@ -160,7 +160,7 @@ def mean_angle(id_features: np.ndarray, ood_features: np.ndarray, chunk: int = 1
     """
     if not len(id_features) or not len(ood_features):
         return None
-    left, right = _unit_rows(id_features), _unit_rows(ood_features)
+    left, right = unit_rows(id_features), unit_rows(ood_features)
     total = 0.0
     for first in range(0, len(left), chunk):
         cosines = np.clip(left[first : first + chunk] @ right.T, -1.0, 1.0)
@@ -178,11 +178,12 @@ def interclass_variance(features: np.ndarray, targets: np.ndarray) -> float | No
     classes = np.unique(targets)
     if len(classes) < 2:
         return None
-    means = _unit_rows(np.stack([features[targets == c].mean(axis=0) for c in classes]))
+    means = unit_rows(np.stack([features[targets == c].mean(axis=0) for c in classes]))
     return float(((means - means.mean(axis=0)) ** 2).sum(axis=1).mean())
 
 
-def _unit_rows(features: np.ndarray) -> np.ndarray:
+def unit_rows(features: np.ndarray) -> np.ndarray:
+    """Rows of length one, in the same directions."""
     norms = np.linalg.norm(features, axis=1, keepdims=True)
     unit: np.ndarray = features / np.maximum(norms, 1e-12)
     return unit

@@ -1,34 +1,90 @@
-"""What a classifier says of one image: class, probability, OOD score, and whether it belongs."""
+"""What a model says of a pile: class, probability, OOD score and in or out for each photo that teaches nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
-from osp.photos.features import Features
-from osp.photos.instant import Instant
+import numpy as np
 
-_AT_ONCE = 1024
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What a classifier says of one image."""
-
-    file: str
-    label: str
-    probability: float
-    ood_score: float
-    inside: bool
-    """One of the classes, rather than foreign."""
+from osp.data.source import Progress
+from osp.errors import UserError
+from osp.evaluate.estimates import tested
+from osp.evaluate.thresholds import ACCEPT
+from osp.models.model import Model, Prediction
+from osp.models.photo import PhotoModel
+from osp.photos.doubts import next_to_label
+from osp.photos.features import Rows, compute
+from osp.photos.folder import LABELS, RESULT, decide, labels_of, result_of
+from osp.photos.reading import Listed
+from osp.recipe import Plan
+from osp.runs.folder import RunFolder
 
 
-def decide(instant: Instant, features: Features, accept: float = 0.95) -> Iterator[tuple[str, float, float, bool]]:
-    """Class, probability, OOD score and whether it belongs, for each photo in order; flat in memory."""
-    limit = instant.threshold(accept)
-    for start in range(0, len(features), _AT_ONCE):
-        rows = features.rows(slice(start, start + _AT_ONCE))
-        probabilities, scores = instant.predict_proba(rows), instant.ood_score(rows)
-        for chances, score in zip(probabilities, scores, strict=True):
-            best = int(chances.argmax())
-            yield instant.class_names[best], float(chances[best]), float(score), bool(score <= limit)
+def decisions(
+    model: Model, run: Path, files: Sequence[str], accept: float, progress: Progress | None
+) -> tuple[list[Prediction], int]:
+    """Predictions of a pile, and how many of its photos are left out because they have a label.
+
+    Those are known by their place and, of a fit, by their content, too. Features that a fit has computed come from the
+    cache.
+    """
+    labels = labels_of(run) if (run / LABELS).exists() else []
+    unlabeled = _elsewhere(files, [label.file for label in labels], _class_folders(model, run))
+    if not isinstance(model, PhotoModel):
+        return list(model.predict_files(unlabeled, accept, progress)), len(files) - len(unlabeled)
+    features = compute(unlabeled, model.backbone, progress=progress)
+    known = {label.content for label in labels}
+    said = zip(features.keys, decide(model.instant, features, accept), strict=True)
+    found = [each for key, each in said if key not in known]
+    found += [Prediction(file, reason=reason) for file, reason in features.unreadable]
+    return found, len(files) - len(found)
+
+
+def _class_folders(model: Model, run: Path) -> list[str]:
+    """The folders of sorted photos that a run was given, one per class: not all that lies in them has taught it."""
+    root, plan = None, RunFolder(run).plan
+    if (run / RESULT).exists() and isinstance(model, PhotoModel):
+        root = result_of(run).get("sorted")
+    elif plan.exists() and (made := Plan.read(plan)).data == "folder":
+        root = made.data_dir
+    return [os.path.join(root, name) for name in model.class_names] if isinstance(root, str) else []
+
+
+def _elsewhere(files: Sequence[str], taken: Iterable[str], folders: Iterable[str]) -> list[str]:
+    """Those of the files that are none of the taken ones and lie in none of the folders, links followed."""
+    others = {os.path.realpath(file) for file in taken}
+    inside = tuple(os.path.join(os.path.realpath(folder), "") for folder in folders)
+    real = ((file, os.path.realpath(file)) for file in files)
+    return [file for file, place in real if place not in others and not place.startswith(inside)]
+
+
+def figures_on(
+    model: Model, listed: Listed, classes: Sequence[str], progress: Progress | None = None
+) -> dict[str, Any]:
+    """How good a model is on test photos, whose labels count in `classes`; unreadable ones are left out."""
+    numbers = {name: number for number, name in enumerate(classes)}
+    found = [
+        (numbers.get(each.label, len(numbers)), label, each.ood_score)
+        for each, label in zip(model.predict_files(listed.files, progress=progress), listed.labels, strict=True)
+        if not each.reason
+    ]
+    if not any(label >= 0 for _, label, _ in found):
+        raise UserError("No test photo of a known class can be read.")
+    predicted, truth, scores = map(np.array, zip(*found, strict=True))
+    return tested(predicted, truth, scores, model.threshold_for(ACCEPT))
+
+
+def worth_labeling(
+    model: Model, run: Path, files: Sequence[str], count: int, accept: float, progress: Progress | None
+) -> list[tuple[str, str]]:
+    """(file, reason) of the photos of a pile most worth labelling, those that have a label left out."""
+    if not isinstance(model, PhotoModel):
+        raise UserError(f"--next needs a run of osp fit; {run} was trained by osp train.")
+    features = compute(files, model.backbone, progress=progress)
+    known = {label.content for label in labels_of(run)}
+    open_ones = [i for i, key in enumerate(features.keys) if key not in known]
+    chosen = next_to_label(model.instant, Rows(features, np.array(open_ones, np.int64)), count, accept)
+    return [(features.files[open_ones[each.position]], each.reason) for each in chosen]

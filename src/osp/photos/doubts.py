@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
-from osp.photos.instant import Instant, similarity
-
-if TYPE_CHECKING:
-    from osp.photos.features import Rows
+from osp.models.instant import FeatureRows, Instant, lengths, similarity, tensor
 
 LOOK_AT = 5
 """Nearest labelled images that all have to say otherwise."""
@@ -36,22 +33,25 @@ def wrong_labels(instant: Instant) -> list[WrongLabel]:
     The second condition compares whole classes, so that a small class among large ones is not suspected because most
     images are of the others. Needs two images of a class; most suspicious first.
     """
-    rows, labels = instant.labeled, instant.labels
+    rows, labels = tensor(instant.labeled), instant.labels
     cosines = rows @ rows.T
-    np.fill_diagonal(cosines, -np.inf)
+    cosines.fill_diagonal_(-torch.inf)
     classes = len(instant.class_names)
     found = []
     for i in range(len(rows)):
-        near = np.argsort(-cosines[i])[: min(LOOK_AT, len(rows) - 1)]
+        near = cosines[i].topk(min(LOOK_AT, len(rows) - 1)).indices.numpy()
         if (labels[near] == labels[i]).any():
             continue
         others = [np.flatnonzero((labels == c) & (np.arange(len(rows)) != i)) for c in range(classes)]
         if not len(others[labels[i]]):
             continue
-        alike = np.array([similarity(cosines[i : i + 1, members], rows[members])[0] for members in others])
-        best = int(alike.argmax())
+        alike = [
+            float(similarity(cosines[i, each][None], lengths(rows[each], [len(each)])[0]))
+            for each in map(torch.from_numpy, others)
+        ]
+        best = int(np.argmax(alike))
         if best != labels[i]:
-            margin = float(alike[best] - alike[labels[i]])
+            margin = alike[best] - alike[labels[i]]
             found.append(WrongLabel(i, int(labels[i]), best, margin, tuple(int(j) for j in near)))
     return sorted(found, key=lambda wrong: -wrong.margin)
 
@@ -67,7 +67,9 @@ class WorthLabeling:
     """From 0 to 1."""
 
 
-def next_to_label(instant: Instant, pile: np.ndarray | Rows, count: int, accept: float = 0.95) -> list[WorthLabeling]:
+def next_to_label(
+    instant: Instant, pile: np.ndarray | FeatureRows, count: int, accept: float = 0.95
+) -> list[WorthLabeling]:
     """The images of the pile (raw features) most worth labelling: doubtful, and unlike each other.
 
     There are two doubts, asked for in turn: between two classes, 1 - (p1 - p2) for images that belong; and whether an
@@ -76,7 +78,7 @@ def next_to_label(instant: Instant, pile: np.ndarray | Rows, count: int, accept:
     """
     if not len(pile) or count < 1:
         return []
-    probabilities, scores = instant.predict_proba(pile), instant.ood_score(pile)
+    probabilities, scores = instant.answer(pile)
     limit = instant.threshold(accept)
     order = np.argsort(-probabilities, axis=1)
     top = np.take_along_axis(probabilities, order[:, :2], axis=1)

@@ -30,10 +30,13 @@ from typing import Any
 import numpy as np
 
 from osp.errors import UserError
-from osp.files import write_arrays, write_text
-from osp.photos.decisions import decide
+from osp.evaluate.thresholds import ACCEPT
+from osp.files import UMASK, write_arrays, write_text
+from osp.models.instant import Instant
+from osp.models.model import Answer, Prediction, predictions
+from osp.models.photo import ARRAYS, FACTS, PhotoModel
 from osp.photos.doubts import wrong_labels
-from osp.photos.model import ARRAYS, FACTS, PhotoModel
+from osp.photos.features import Features
 from osp.photos.reading import Label, Photographs
 from osp.tables import write_table
 
@@ -49,6 +52,7 @@ PILE, LABELS, DOUBTS, TWINS, LEFT_OUT, RESULT, TEST, SAMPLE = (
 )
 SUMS = "SHA256SUMS"
 FILES = (ARRAYS, FACTS, PILE, LABELS, DOUBTS, TWINS, LEFT_OUT, RESULT, TEST, SAMPLE)
+_AT_ONCE = 1024
 SAMPLED = 1000
 """Photos of the pile whose features are kept beside the model, which has too many of them for a map."""
 
@@ -60,10 +64,7 @@ def write_fit(folder: Path, model: PhotoModel, photos: Photographs, result: dict
         model.save(partial)
         decided = list(decide(instant, pile))
         twins = _twins(photos)
-        rows = (
-            [file, name, f"{probability:.4f}", f"{score:.4f}", "in" if inside else "out", twins.get(file, "")]
-            for file, (name, probability, score, inside) in zip(pile.files, decided, strict=True)
-        )
+        rows = ([each.file, *_cells(each), twins.get(each.file, "")] for each in decided)
         unread = ([file, "", "", "", "unreadable", reason] for file, reason in photos.unreadable_pile)
         columns = ("file", "class", "probability", "ood_score", "decision", "note")
         write_table(partial / PILE, columns, itertools.chain(rows, unread))
@@ -96,27 +97,18 @@ def write_fit(folder: Path, model: PhotoModel, photos: Photographs, result: dict
                 partial / TEST,
                 ("file", "truth", "class", "probability", "ood_score", "decision"),
                 [
-                    [
-                        file,
-                        photos.classes[truth] if truth >= 0 else "",
-                        name,
-                        f"{p:.4f}",
-                        f"{score:.4f}",
-                        "in" if inside else "out",
-                    ]
-                    for file, truth, (name, p, score, inside) in zip(
-                        photos.test.files, photos.test_labels, decide(instant, photos.test), strict=True
-                    )
+                    [each.file, photos.classes[truth] if truth >= 0 else "", *_cells(each)]
+                    for truth, each in zip(photos.test_labels, decide(instant, photos.test), strict=True)
                 ],
             )
         once = photos.pile_use
         some = once[np.linspace(0, len(once) - 1, min(SAMPLED, len(once))).astype(np.int64)] if len(once) else once
         write_arrays(partial / SAMPLE, {"rows": some, "features": pile.rows(some)})
-        inside = np.array([each[3] for each in decided], bool)[once]
+        inside = np.array([each.inside for each in decided], bool)[once]
         per_class = dict.fromkeys(photos.classes, 0)
         for i in once[inside]:
-            per_class[decided[i][0]] += 1
-        scores = np.array([each[2] for each in decided], np.float32)[once]
+            per_class[decided[i].label] += 1
+        scores = np.array([each.ood_score for each in decided], np.float32)[once]
         result["pile_photos"] = {
             "files": len(pile),
             "counted": len(once),
@@ -136,6 +128,20 @@ def write_fit(folder: Path, model: PhotoModel, photos: Photographs, result: dict
         write_text(partial / RESULT, json.dumps(result, indent=2) + "\n")
         sums = (f"{_checksum(partial / name)}  {name}\n" for name in FILES if (partial / name).exists())
         write_text(partial / SUMS, "".join(sums))
+
+
+def decide(instant: Instant, features: Features, accept: float = ACCEPT) -> Iterator[Prediction]:
+    """What the instant answer says of each photo whose features are stored, in order; flat in memory."""
+    limit = instant.threshold(accept)
+    for start in range(0, len(features), _AT_ONCE):
+        rows = features.rows(slice(start, start + _AT_ONCE))
+        said = Answer(*instant.answer(rows), rows, limit)
+        yield from predictions(features.files[start : start + _AT_ONCE], said, instant.class_names, every=False)
+
+
+def _cells(said: Prediction) -> list[str]:
+    """Class, probability, OOD score and decision, as tables have them."""
+    return [said.label, f"{said.probability:.4f}", f"{said.ood_score:.4f}", "in" if said.inside else "out"]
 
 
 def _checksum(path: Path) -> str:
@@ -222,9 +228,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
         yield partial
         if folder.is_dir():
             folder.rmdir()  # empty, or somebody else has begun to write there
-        shape = os.umask(0)
-        os.umask(shape)
-        partial.chmod(0o777 & ~shape)
+        partial.chmod(0o777 & ~UMASK)
         os.rename(partial, folder)
         partial = None
     except OSError as error:

@@ -1,13 +1,8 @@
-"""The instant answer: a classifier, an OOD score and honest estimates of both from frozen features, in seconds.
+"""Fit the instant answer (`osp.models.instant`) and honest estimates of it from frozen features, in seconds.
 
-Features are centred by the mean of labels and pile and scaled to length one: z = (f - m) / |f - m|.
-
-- *Classes*: multinomial logistic regression on z with class-balanced weights, its regularisation chosen by
-  cross-validation. Where cross-validation finds that it helps, it is applied to the mean of z and of the neighbours of
-  z in the pile. The logits are divided by a temperature.
-- *OOD score* (larger = more OOD): s(z) = 1 - max_c (cos(z, mean of class c) + mean of the five largest cos(z, image of
-  class c)) / 2, averaged over z and its neighbours in the pile, whose own scores are averaged in the same way.
-- *Estimates* come from labelled images held out in turn; nothing is known of the pile's truth.
+- *Classes*: multinomial logistic regression with class-balanced weights. Its regularization, and whether it is applied
+  to the mean of an image and its neighbors in the pile, are chosen by cross-validation, as is the temperature.
+- *Estimates* come from labeled images held out in turn; nothing is known of the pile's truth.
 
 Nothing here knows files: features are rows of arrays, or of something that gives them when asked.
 """
@@ -15,189 +10,82 @@ Nothing here knows files: features are rows of arrays, or of something that give
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from osp.errors import UserError
+from osp.evaluate.estimates import estimate_of, folds_of
 from osp.evaluate.metrics import softmax
-from osp.photos.cut import known_share, threshold
-from osp.photos.estimates import Estimate, estimate_of, fit_temperature, folds_of, log_loss
-
-if TYPE_CHECKING:
-    from osp.photos.features import Rows
+from osp.evaluate.thresholds import fit_temperature, log_loss
+from osp.models.instant import (
+    FeatureRows,
+    Instant,
+    averaged,
+    by_class,
+    centered,
+    distance,
+    lengths,
+    nearest,
+    similarities,
+    similarity,
+    tensor,
+)
 
 STRENGTHS = (1.0, 5.0, 25.0, 125.0)
-"""Inverse regularisation (scikit-learn's C) to choose from."""
+"""Inverse regularization (scikit-learn's C) to choose from."""
 USUAL_STRENGTH, USUAL_TEMPERATURE = 5.0, 0.3
 """Where nothing can be held out."""
 NEIGHBORS = 20
-NEAREST_LABELS = 5
 REFERENCES = 4096
-"""Images of the pile kept for neighbours: bounds time and the size of a saved model (21 MB at 1280 features)."""
+"""Images of the pile kept for neighbors: bounds time and the size of a saved model (21 MB at 1280 features)."""
 HELD_OUT_SCORES = 500
-"""At most so many labelled images are scored as if they had no label."""
-_CHUNK = 2048
+"""At most so many labeled images are scored as if they had no label."""
+_CHUNK = 512
 
 
-@dataclass(frozen=True)
-class Adapter:
-    """z + up relu(down z + bias): what training has learned to add to what the head is applied to."""
-
-    down: np.ndarray
-    bias: np.ndarray
-    up: np.ndarray
-
-    def __call__(self, rows: np.ndarray) -> np.ndarray:
-        adapted: np.ndarray = rows + np.maximum(rows @ self.down.T + self.bias, 0) @ self.up.T
-        return adapted
-
-
-@dataclass(frozen=True)
-class Instant:
-    """What was fitted. All arrays are float32; rows of features have length one."""
-
-    class_names: tuple[str, ...]
-    mean: np.ndarray
-    weight: np.ndarray
-    """classes × features: the linear head on centred features of length one."""
-    bias: np.ndarray
-    strength: float
-    temperature: float
-    labeled: np.ndarray
-    labels: np.ndarray
-    references: np.ndarray
-    """Rows of the pile in which neighbours are looked for."""
-    reference_scores: np.ndarray
-    neighbors: int
-    smoothing: float
-    """Weight of the neighbours' mean in what the head is applied to: 0 or 1/2."""
-    id_scores: np.ndarray
-    """OOD scores of labelled images, each seen as if it had no label; empty where nothing can be held out."""
-    id_weights: np.ndarray
-    pile_scores: np.ndarray
-    """OOD scores of the references."""
-    estimate: Estimate | None
-    """None where every class has one image."""
-    held_out: np.ndarray | None = None
-    """Probabilities of the labelled images, n×K, each from the others; zero where an image is the only one of its
-    class, None where all are."""
-    adapter: Adapter | None = None
-    """Where training has gone on from here (`osp.photos.learning`)."""
-    head_mean: np.ndarray | None = None
-    """What the head's inputs are centred by where that is not `mean`: where labels alone tell the classes apart better
-    than labels and pile do."""
-
-    def with_classes_of(self, alone: Instant) -> Instant:
-        """Classes as an answer without a pile tells them apart, OOD scores as here."""
-        return replace(
-            self,
-            weight=alone.weight,
-            bias=alone.bias,
-            strength=alone.strength,
-            temperature=alone.temperature,
-            smoothing=0.0,
-            estimate=alone.estimate,
-            held_out=alone.held_out,
-            adapter=None,
-            head_mean=alone.mean,
-        )
-
-    def center(self, features: np.ndarray) -> np.ndarray:
-        """Raw features to centred features of length one."""
-        return center(features, self.mean)
-
-    def logits(self, features: np.ndarray | Rows, smooth: bool = True) -> np.ndarray:
-        """Logits of raw features, before the temperature; of the linear head alone with `smooth=False`."""
-        return self._by_chunk(features, lambda rows: self._logits(rows, smooth), self.head_mean)
-
-    def predict_proba(self, features: np.ndarray | Rows) -> np.ndarray:
-        """Calibrated class probabilities of raw features."""
-        return softmax(self.logits(features) / self.temperature)
-
-    def ood_score(self, features: np.ndarray | Rows) -> np.ndarray:
-        """OOD scores of raw features; larger = more OOD."""
-        return self._by_chunk(features, self._score)
-
-    def threshold(self, accept: float = 0.95) -> float:
-        """The OOD score up to which an image is taken for one of the classes: accepts this share of the known ones."""
-        return threshold(accept, self.id_scores, self.id_weights, self.pile_scores)
-
-    def share(self, pile_scores: np.ndarray) -> float:
-        """Estimated share of the pile that belongs to one of the classes, from its OOD scores."""
-        return known_share(pile_scores, self.id_scores, self.id_weights)
-
-    def inputs(self, features: np.ndarray | Rows) -> np.ndarray:
-        """What the head is applied to, of raw features."""
-        return self._by_chunk(features, lambda rows: self._inputs(rows, smooth=True), self.head_mean)
-
-    def _inputs(self, rows: np.ndarray, smooth: bool) -> np.ndarray:
-        if smooth and self.smoothing:
-            near = nearest(rows, self.references, self.neighbors)
-            rows = (1 - self.smoothing) * rows + self.smoothing * _mean_of(self.references, near)
-        return rows
-
-    def _logits(self, rows: np.ndarray, smooth: bool) -> np.ndarray:
-        rows = self._inputs(rows, smooth)
-        if self.adapter is not None:
-            rows = self.adapter(rows)
-        logits: np.ndarray = rows @ self.weight.T + self.bias
-        return logits
-
-    def _score(self, rows: np.ndarray) -> np.ndarray:
-        own = distance(rows, self.labeled, self.labels)
-        if not self.neighbors:
-            return own
-        near = nearest(rows, self.references, self.neighbors)
-        return _averaged(own, self.reference_scores[near])
-
-    def _by_chunk(
-        self, features: np.ndarray | Rows, function: Callable[[np.ndarray], np.ndarray], mean: np.ndarray | None = None
-    ) -> np.ndarray:
-        starts = range(0, max(len(features), 1), _CHUNK)  # at least once, for the shape of nothing
-        middle = self.mean if mean is None else mean
-        return np.concatenate([function(center(features[start : start + _CHUNK], middle)) for start in starts])
-
-
+@torch.no_grad()
 def fit_instant(
     labeled: np.ndarray,
     labels: np.ndarray,
-    pile: np.ndarray | Rows,
+    pile: np.ndarray | FeatureRows,
     class_names: Sequence[str],
     seed: int = 0,
 ) -> Instant:
-    """Fit on raw features of labelled images (n×D) with labels 0..K-1 and of the pile (m×D, m may be 0).
+    """Fit on raw features of labeled images (n×D) with labels 0..K-1 and of the pile (m×D, m may be 0).
 
-    Of the pile only the mean and the references are needed: `Rows` of it are read from the disk a few at a time.
+    Of the pile only the mean and the references are needed: Rows of it are read from the disk a few at a time.
     """
     counts = _check(labeled, labels, pile, class_names)
     classes = len(class_names)
     middle = _mean(pile, labeled, labels, counts)
-    rows = center(labeled, middle)
+    rows = centered(tensor(labeled), tensor(middle))
     generator = np.random.default_rng(seed)
     chosen = np.sort(generator.permutation(len(pile))[:REFERENCES])
-    references = center(pile[chosen], middle) if len(pile) else np.empty((0, rows.shape[1]), np.float32)
+    references = centered(tensor(pile[chosen]), tensor(middle)) if len(pile) else rows[:0]
     neighbors = min(NEIGHBORS, len(references) // 10)
     folds = folds_of(labels, counts, np.random.default_rng(seed))  # the same with a pile and without: they are compared
     held = np.flatnonzero(folds >= 0)
     balance = 1 / (classes * counts[labels])
 
-    near_of_labeled = nearest(rows, references, neighbors)
+    near_of_labeled = _nearest(rows, references, neighbors)
     strength, smoothing, temperature, estimate = USUAL_STRENGTH, 0.5 if neighbors else 0.0, USUAL_TEMPERATURE, None
     held_out: np.ndarray | None = None
     if len(held):
         around = _mean_of(references, near_of_labeled) if neighbors else None
-        strength, smoothing, logits = _choose(rows, around, labels, folds, balance, classes)
+        strength, smoothing, logits = _choose(rows.numpy(), around, labels, folds, balance, classes)
         temperature = fit_temperature(logits[held], labels[held], balance[held])
         estimate = estimate_of(logits, labels, folds, balance, classes)
         held_out = ((folds >= 0)[:, None] * softmax(logits / temperature)).astype(np.float32)
-    weight, bias = fit_head(rows, labels, classes, strength)
+    weight, bias = fit_head(rows.numpy(), labels, classes, strength)
 
-    near_of_references = nearest(references, references, neighbors)
-    plain = distance(references, rows, labels)
-    scores = _averaged(plain, plain[near_of_references]) if neighbors else plain
+    near_of_references = _nearest(references, references, neighbors)
+    members, sizes = by_class(rows, labels, classes)
+    plain = distance(references @ members.T, lengths(members, sizes), sizes)
+    scores = averaged(plain, plain[near_of_references])
     able = np.flatnonzero(counts[labels] > 1)
     able = np.sort(generator.permutation(able)[:HELD_OUT_SCORES])
     id_scores = _held_out_scores(able, rows, labels, references, near_of_labeled, near_of_references)
@@ -208,100 +96,60 @@ def fit_instant(
         bias=bias,
         strength=strength,
         temperature=temperature,
-        labeled=rows,
+        labeled=rows.numpy(),
         labels=np.asarray(labels, np.int64),
-        references=references,
-        reference_scores=scores,
+        references=references.numpy(),
+        reference_scores=scores.numpy(),
         neighbors=neighbors,
         smoothing=smoothing,
         id_scores=id_scores,
         id_weights=balance[able].astype(np.float32),
-        pile_scores=_averaged(plain, scores[near_of_references]) if neighbors else plain,
+        pile_scores=averaged(plain, scores[near_of_references]).numpy(),
         estimate=estimate,
         held_out=held_out,
     )
 
 
-def center(features: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    """(f - mean) / |f - mean| as float32; zero where f is the mean."""
-    rows: np.ndarray = np.asarray(features, np.float32) - mean
-    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-    return rows
-
-
-def nearest(rows: np.ndarray, references: np.ndarray, count: int) -> np.ndarray:
-    """Positions of the references with the largest cosine, n×count in no certain order."""
+def _nearest(rows: Tensor, references: Tensor, count: int) -> Tensor:
+    """Positions of the nearest references, a few rows at a time; n×0 without any."""
     if not count:
-        return np.empty((len(rows), 0), np.int64)
-    parts = [np.empty((0, count), np.int64)]
-    for start in range(0, len(rows), _CHUNK):
-        cosines = rows[start : start + _CHUNK] @ references.T
-        parts.append(np.argpartition(-cosines, count - 1, axis=1)[:, :count])
-    return np.concatenate(parts)
+        return torch.empty(len(rows), 0, dtype=torch.int64)
+    return torch.cat([nearest(part, references, count) for part in torch.split(rows, _CHUNK)])
 
 
-def distance(rows: np.ndarray, labeled: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """The OOD score before averaging over neighbours: one minus the similarity to the most similar class."""
-    scores: np.ndarray = 1 - similarities(rows @ labeled.T, labeled, labels).max(axis=1)
-    return scores
-
-
-def similarities(cosines: np.ndarray, labeled: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """To each class, from the cosines to each labelled image."""
-    members = [labels == c for c in range(int(labels.max()) + 1)]
-    return np.stack([similarity(cosines[:, chosen], labeled[chosen]) for chosen in members], axis=1)
-
-
-def similarity(cosines: np.ndarray, members: np.ndarray) -> np.ndarray:
-    """(cosine with the members' mean + mean of the largest cosines with members) / 2."""
-    with_mean = cosines.sum(axis=1) / max(float(np.linalg.norm(members.sum(axis=0))), 1e-12)
-    count = min(NEAREST_LABELS, len(members))
-    largest = np.partition(cosines, len(members) - count, axis=1)[:, len(members) - count :]
-    average: np.ndarray = (with_mean + largest.mean(axis=1)) / 2
-    return average
-
-
-def _averaged(own: np.ndarray, others: np.ndarray) -> np.ndarray:
-    average: np.ndarray = (own + others.sum(axis=1)) / (1 + others.shape[1])
-    return average
-
-
-def _mean_of(references: np.ndarray, near: np.ndarray) -> np.ndarray:
-    """Mean of the references at each row's positions, without holding all of them at once."""
-    total = np.zeros((len(near), references.shape[1]), np.float32)
-    for column in near.T:
-        total += references[column]
-    mean: np.ndarray = total / near.shape[1]
-    return mean
+def _mean_of(references: Tensor, near: Tensor) -> np.ndarray:
+    """Mean of the references at each row's positions, a few rows at a time."""
+    return torch.cat([references[part].mean(dim=1) for part in torch.split(near, _CHUNK)]).numpy()
 
 
 def _held_out_scores(
     which: np.ndarray,
-    rows: np.ndarray,
+    rows: Tensor,
     labels: np.ndarray,
-    references: np.ndarray,
-    near: np.ndarray,
-    near_of_references: np.ndarray,
+    references: Tensor,
+    near: Tensor,
+    near_of_references: Tensor,
 ) -> np.ndarray:
-    """Scores of labelled images, each as if it were not labelled, for its neighbours' scores too."""
+    """Scores of labeled images, each as if it were not labeled, for its neighbors' scores too."""
+    classes = int(labels.max()) + 1
+    members, sizes = by_class(rows, labels, classes)
+    length = lengths(members, sizes)
     of_labeled, of_references = rows @ rows.T, references @ rows.T
-    to_labeled, to_references = (similarities(cosines, rows, labels) for cosines in (of_labeled, of_references))
+    to_labeled, to_references = (similarities(each @ members.T, length, sizes) for each in (rows, references))
     scores = np.empty(len(which), np.float32)
     for place, i in enumerate(which):
-        others = np.flatnonzero((labels == labels[i]) & (np.arange(len(labels)) != i))
-        mine = to_labeled[i].copy()
-        mine[labels[i]] = similarity(of_labeled[i : i + 1, others], rows[others])[0]
-        own = 1 - mine.max()
-        if not near.shape[1]:
-            scores[place] = own
-            continue
+        own_class = int(labels[i])
+        others = torch.from_numpy(np.flatnonzero((labels == own_class) & (np.arange(len(labels)) != i)))
+        rest = lengths(rows[others], [len(others)])[0]
+        mine = to_labeled[i].clone()
+        mine[own_class] = similarity(of_labeled[i, others][None], rest)[0]
         ring = near[i]
-        involved, back = np.unique(np.concatenate([ring, near_of_references[ring].ravel()]), return_inverse=True)
+        involved, back = torch.unique(torch.cat([ring, near_of_references[ring].flatten()]), return_inverse=True)
         around = to_references[involved]
-        around[:, labels[i]] = similarity(of_references[np.ix_(involved, others)], rows[others])
-        plain = (1 - around.max(axis=1))[back]
-        of_ring = _averaged(plain[: len(ring)], plain[len(ring) :].reshape(len(ring), -1))
-        scores[place] = _averaged(np.array([own]), of_ring[None])[0]
+        around[:, own_class] = similarity(of_references[involved[:, None], others], rest)
+        plain = (1 - around.amax(dim=1))[back]
+        of_ring = averaged(plain[: len(ring)], plain[len(ring) :].reshape(len(ring), len(ring)))
+        scores[place] = averaged((1 - mine.max())[None], of_ring[None])[0]
     return scores
 
 
@@ -356,7 +204,7 @@ def _choose(
     return best[1:]
 
 
-def _mean(pile: np.ndarray | Rows, labeled: np.ndarray, labels: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def _mean(pile: np.ndarray | FeatureRows, labeled: np.ndarray, labels: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Of labels and pile; without a pile, of the classes' means, so that a large class does not hide the others."""
     if not len(pile):
         means = [np.asarray(labeled[labels == c], np.float64).mean(axis=0) for c in range(len(counts))]
@@ -367,7 +215,9 @@ def _mean(pile: np.ndarray | Rows, labeled: np.ndarray, labels: np.ndarray, coun
     return np.asarray(total / (len(labeled) + len(pile)), np.float32)
 
 
-def _check(labeled: np.ndarray, labels: np.ndarray, pile: np.ndarray | Rows, class_names: Sequence[str]) -> np.ndarray:
+def _check(
+    labeled: np.ndarray, labels: np.ndarray, pile: np.ndarray | FeatureRows, class_names: Sequence[str]
+) -> np.ndarray:
     """Images per class."""
     if len(class_names) < 2:
         only = f" (only {class_names[0]!r} is there)" if class_names else ""

@@ -2,17 +2,20 @@
 
 A line of JSON for each operation: `{"action", "from", "to", "size", "row"}` for a file, `{"folder"}` for a folder that
 was made, `{"table"}` for the table, `{"pile"}` for the folder that the files after it come from. Places are relative to
-the folder that the journal lies in. Each line has a `mark` (`osp.photos.origin`), by which a journal from elsewhere is
-told: it is data of a stranger, and obeyed only if the user says so.
+the folder that the journal lies in. Each line has a `mark`, made with a secret from the user's state folder. A journal
+without right marks is data of a stranger, and obeyed only if the user says so.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
+import secrets
 import stat
+import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +23,6 @@ from typing import Any, BinaryIO
 
 from osp.errors import UserError, printable
 from osp.files import NO_LINK, open_at_end, reason
-from osp.photos.origin import mark, user_key
 from osp.photos.reaching import Outside, can_be_named, parts_of
 
 JOURNAL, TABLE = "sort-journal.jsonl", "sorted.csv"
@@ -28,6 +30,7 @@ ACTIONS = ("link", "copy", "move")
 _UNKNOWN = "it comes from another user or machine, or from an earlier version of osp"
 _CHANGED = "it was changed by something other than osp"
 _SHOWN = 10
+_KEY_SIZE = 32
 
 
 @dataclass
@@ -208,3 +211,51 @@ def origin_of(source: str, roots: list[str]) -> tuple[str, str]:
         if _below(source, root) and source != root:
             return root, os.path.relpath(source, root)
     raise Outside(f"the journal names {printable(source)}, which is outside the pile")
+
+
+def key_file() -> Path:
+    import platformdirs
+
+    return Path(platformdirs.user_state_dir("osp")) / "journal-key"
+
+
+def user_key(make: bool = False) -> bytes | None:
+    """The secret; None where there is none, and none can be made."""
+    path = key_file()
+    with contextlib.suppress(OSError):
+        return _read_key(path)
+    if not make:
+        return None
+    with contextlib.suppress(OSError):  # an unwritable home: journals have no marks then, and undo asks
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, partial = tempfile.mkstemp(dir=path.parent)  # for its owner alone
+        try:
+            with open(handle, "wb") as file:
+                file.write(secrets.token_bytes(_KEY_SIZE))
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(partial, path)
+            except FileExistsError:  # another process was faster
+                pass
+            except OSError:
+                os.replace(partial, path)
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(partial)
+        return _read_key(path)
+    return None
+
+
+def mark(key: bytes, previous: str, line: str) -> str:
+    """The mark of a line that follows a line with the mark `previous`: no line can be added, changed or moved."""
+    text = f"{previous}\n{line}".encode("ascii", "backslashreplace")
+    return hashlib.blake2b(text, key=key, digest_size=16).hexdigest()
+
+
+def _read_key(path: Path) -> bytes:
+    with open(os.open(path, os.O_RDONLY | NO_LINK | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+        content = file.read(_KEY_SIZE + 1) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
+    if len(content) != _KEY_SIZE:
+        raise OSError("damaged")
+    return content

@@ -27,14 +27,19 @@ from osp.engine.progress import Silent
 from osp.engine.records import Records
 from osp.engine.signals import Interrupted
 from osp.engine.train import build_method
+from osp.errors import UserError
+from osp.evaluate.estimates import estimate_of, folds_of
 from osp.evaluate.metrics import softmax
+from osp.evaluate.thresholds import fit_temperature
 from osp.methods import get
 from osp.methods.base import Method, Task
+from osp.models.instant import Adapter as Learned
+from osp.models.instant import Instant
 from osp.nets.adapter import Adapter
-from osp.photos.estimates import estimate_of, fit_temperature, folds_of
-from osp.photos.features import VIEWS
-from osp.photos.instant import Adapter as Learned
-from osp.photos.instant import Instant, fit_head
+from osp.nets.pretrained import Backbone
+from osp.photos.features import VIEWS, compute
+from osp.photos.instant import fit_head
+from osp.photos.reading import Photographs
 from osp.randomness import key_to_seed
 from osp.recipe.plan import Plan, decide_options, versions
 from osp.runs.folder import RunFolder
@@ -74,6 +79,27 @@ def views_for(method: str, classes: int) -> tuple[str, ...]:
     named = {view for stage in made.stages() for spec in made.streams(stage).values() for view in spec.views}
     bases = {"plain", *(view.rstrip("2") for view in named)}
     return tuple(view for view in VIEWS if view.rstrip("2") in bases)
+
+
+def improve_on(
+    instant: Instant,
+    photos: Photographs,
+    network: Backbone,
+    method: str,
+    seed: int,
+    looking: Progress,
+    training: Progress | None,
+) -> tuple[Instant | None, Instant]:
+    """The instant answer trained further on the views that the method draws from, and the better of both."""
+    chosen = np.random.default_rng(seed).permutation(len(photos.pile_use))[:MOST]
+    pile = photos.pile_use[np.sort(chosen)]
+    files = [*(photos.labeled.files[i] for i in photos.use), *(photos.pile.files[i] for i in pile)]
+    views = views_for(method, len(photos.classes))
+    features = compute(files, network, views, looking)
+    if len(features) < len(files):
+        raise UserError(f"{features.unreadable[0][0]} has changed since it was read first. Start the fit again.")
+    stored = {view: features.rows(view=view) for view in views}
+    return improve(instant, stored, photos.labels[photos.use], method, seed, training)
 
 
 def improve(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -12,10 +13,13 @@ import numpy as np
 
 from osp.data.folders import Found, list_classes, seen_in, walk
 from osp.data.source import Progress
-from osp.errors import UserError, first_few
+from osp.errors import UserError, first_few, user_path
 from osp.nets.pretrained import Backbone
 from osp.photos.duplicates import Duplicates, Twins, find_duplicates
 from osp.photos.features import Features, compute
+
+MARKS = "*?["
+"""Of patterns."""
 
 
 class Label(NamedTuple):
@@ -104,6 +108,39 @@ def list_test(root: Path, classes: Sequence[str]) -> Listed:
     if not any(label >= 0 for label in listed.labels):
         raise UserError(f"--test {root} has no folder with images named like one of the classes {', '.join(classes)}.")
     return listed
+
+
+def image_files(given: Iterable[str], listed: Iterable[str] = ()) -> tuple[list[str], list[str]]:
+    """Files as named, all images of folders, and what patterns match; `-` stands for the names in `listed`.
+
+    A file that is not there stays in the list: its row will say so. Each file is there once. Beside them sentences on
+    what was passed over in folders.
+    """
+    files: list[str] = []
+    notes: list[str] = []
+    for each in given:
+        names = [line for line in (name.rstrip("\r\n") for name in listed) if line] if each == "-" else [each]
+        for name in names:
+            path = str(user_path(name))
+            matches = not os.path.lexists(path) and any(mark in path for mark in MARKS)
+            for each_path in _matches(path) if matches else [path]:
+                if not os.path.isdir(each_path):
+                    files.append(each_path)
+                    continue
+                found = walk(each_path)
+                files += [file.path for file in found.files]
+                notes += found.notes(each_path)
+    if not files:
+        said = "".join(f" {note}" for note in notes)
+        raise UserError(f"There is no image to look at. Name files, folders, patterns, or - for a list of names.{said}")
+    return list(dict.fromkeys(files)), list(dict.fromkeys(notes))
+
+
+def _matches(pattern: str) -> list[str]:
+    found = sorted(glob.glob(pattern, recursive=True))
+    if not found:
+        raise UserError(f"Nothing matches {pattern!r}.")
+    return found
 
 
 def without_copies(test: Listed, learned: Sequence[Listed]) -> Listed:

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from osp.errors import UserError, printable, suggest
 from osp.files import reason
-from osp.photos.class_folders import class_folders
-from osp.photos.decisions import Decision
+from osp.models.model import Prediction
 from osp.photos.journal import (
     JOURNAL,
     TABLE,
@@ -37,8 +36,7 @@ from osp.photos.journal import (
     placed,
     read_journal,
 )
-from osp.photos.moving import copy, leaves, move, same_content
-from osp.photos.reaching import Outside, reached
+from osp.photos.reaching import Outside, can_be_named, copy, folded, leaves, move, reached, same_content
 from osp.tables import defused, fused, write_table
 
 if TYPE_CHECKING:
@@ -46,6 +44,11 @@ if TYPE_CHECKING:
 
 Action = Literal["csv", "link", "copy", "move"]
 ACTIONS: tuple[Action, ...] = ("csv", "link", "copy", "move")
+
+FOREIGN, UNSURE = "_foreign", "_unsure"
+_DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in "123456789")}
+"""Names that Windows takes for devices, whatever ending they have."""
+_LONGEST = 200
 
 COLUMNS = ("file", "class", "probability", "ood_score", "decision", "place")
 
@@ -64,7 +67,7 @@ class Sorted:
 
 
 def sort_pile(
-    decisions: Iterable[Decision],
+    decisions: Iterable[Prediction],
     out: Path | str,
     action: Action = "csv",
     sure: float = 0.8,
@@ -140,7 +143,7 @@ def check_places(pile: Path, out: Path) -> None:
     _check_free(out)
 
 
-def _check(out: Path, decisions: Sequence[Decision]) -> None:
+def _check(out: Path, decisions: Sequence[Prediction]) -> None:
     real = os.path.realpath(out)
     for decision in decisions:
         if os.path.realpath(decision.file).startswith(real + os.sep):
@@ -159,7 +162,7 @@ def _check_free(out: Path) -> None:
             raise UserError(f"The folder {shown} is not empty. Name a new or empty folder to sort into.")
 
 
-def _common(decisions: Sequence[Decision], out: Path) -> str:
+def _common(decisions: Sequence[Prediction], out: Path) -> str:
     """The folder that all images lie in."""
     try:
         return os.path.commonpath([os.path.dirname(os.path.abspath(each.file)) for each in decisions])
@@ -243,7 +246,43 @@ def _folder(place: str) -> str:
     return Path(place).parent.as_posix()
 
 
-def _row(decision: Decision, sure: float) -> list[str]:
+def _row(decision: Prediction, sure: float) -> list[str]:
     verdict = "out" if not decision.inside else "in" if decision.probability >= sure else "unsure"
     numbers = (f"{decision.probability:.4f}", f"{decision.ood_score:.4f}")
     return [decision.file, decision.label, *numbers, verdict]
+
+
+@dataclass(frozen=True)
+class ClassFolders:
+    """The folder of each class, with those for unsure and foreign photos."""
+
+    names: dict[str, str]
+
+    def place(self, label: str, inside: bool, sure: bool) -> str:
+        """Where a photo belongs, with / between the parts."""
+        if not inside:
+            return FOREIGN
+        return self.names[label] if sure else f"{UNSURE}/{self.names[label]}"
+
+
+def class_folders(labels: Iterable[str]) -> ClassFolders:
+    """Names that every disk can have and keeps apart, for classes of any name.
+
+    Signs that some system does not take become `_`. A name that is taken, be it by our own files or by another class
+    up to capitals and the way accents are written, gets a `_` in front.
+
+    >>> class_folders(["cat", "Cat", "sorted.csv", "..", "a/b"]).names
+    {'..': '_', 'Cat': 'Cat', 'a/b': 'a_b', 'cat': '_cat', 'sorted.csv': '_sorted.csv'}
+    """
+    taken = {folded(name) for name in (JOURNAL, TABLE, FOREIGN, UNSURE)}
+    names: dict[str, str] = {}
+    for label in sorted(set(labels)):
+        signs = ("_" if sign in '/\\:*?"<>|' or sign < " " or not can_be_named(sign) else sign for sign in label)
+        name = "".join(signs).strip(". ") or "_"
+        while len(os.fsencode(name)) > _LONGEST:
+            name = name[:-1]
+        while folded(name) in taken or folded(name).partition(".")[0].strip() in _DEVICES:
+            name = f"_{name}"
+        names[label] = name
+        taken.add(folded(name))
+    return ClassFolders(names)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from osp.errors import printable
 from osp.files import PARTIAL, reason
 from osp.photos.journal import JOURNAL, TABLE, Entries, check_origin, origin_of, placed, read_journal
-from osp.photos.moving import leaves, move, partial_of, same_content
-from osp.photos.reaching import Outside, Place, reached
+from osp.photos.reaching import Outside, Place, leaves, move, partial_of, reached, same_content
 
 if TYPE_CHECKING:
     from osp.data.source import Progress

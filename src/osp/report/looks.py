@@ -8,8 +8,8 @@ import numpy as np
 
 from osp.engine.data import Data, open_again
 from osp.errors import UserError, printable
-from osp.predictor import Predictor, load
-from osp.report.gradcam import ClassMaps, class_maps, overlay, partner_maps
+from osp.models.gradcam import ClassMaps, class_maps, overlay, partner_maps
+from osp.models.trained import Predictor, load_predictor
 from osp.runs.run import Run
 
 Picture = np.ndarray
@@ -76,7 +76,7 @@ def load_model(run: Run) -> Predictor:
     """The run's model, which never runs code of its folder: a method file's own score is not needed here."""
     if not run.folder.model.exists():
         raise UserError(f"The run in {run.path} was kept without its model.")
-    return load(run.path)
+    return load_predictor(run.path)
 
 
 def first_of_each(rows: np.ndarray, targets: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:

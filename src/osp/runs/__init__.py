@@ -1,1 +1,1 @@
-"""The run folder: readable without torch."""
+"""The run folder: all but checkpoints readable without torch."""

@@ -1,7 +1,7 @@
 """Figure 5: where the networks look. Per column a test image: the first of each class, none was picked by its looks.
 
 Rows: the image; the baseline's Grad-CAM; Grad-CAM of z·o/‖o‖ for the OOD feature o of OSP's bank paired with it, and
-next to that the image of o; OSP's Grad-CAM. Needs the images and the models (`osp.report.gradcam`).
+next to that the image of o; OSP's Grad-CAM. Needs the images and the models (`osp.models.gradcam`).
 """
 
 from __future__ import annotations

@@ -8,10 +8,9 @@ import numpy as np
 
 from osp.data.decode import Unreadable, decode
 from osp.errors import UserError, printable
-from osp.photos.model import PhotoModel, load_model
+from osp.models.gradcam import overlay
+from osp.models.photo import PhotoModel, load_model
 from osp.photos.page.reading import FittedRun
-from osp.photos.places import photo_maps
-from osp.report.gradcam import overlay
 from osp.report.looks import plain
 from osp.report.template import picture_url
 
@@ -62,7 +61,7 @@ def _there(file: str) -> bool:
 
 def _maps(name: str, model: PhotoModel, files: list[str]) -> dict[str, Any]:
     pixels = np.stack([decode(file, model.backbone.size) for file in files])
-    found = photo_maps(model, pixels)
+    found = model.maps(pixels)
     said = [
         f"{printable(model.class_names[number])} {100 * confidence:.0f}\u00a0%"
         for number, confidence in zip(found.predicted, found.confidence, strict=True)

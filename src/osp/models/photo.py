@@ -1,4 +1,4 @@
-"""A predictor for photographs: files in, class, probability, OOD score and in/out back.
+"""The model of a fit: a frozen backbone and the instant answer on its features.
 
 A saved model is a folder with `photos.safetensors` (arrays) and `photos.json` (names, numbers): data only, no pickle,
 nothing in it names code that is run. The backbone is named with the checksum of its weights, not stored.
@@ -8,26 +8,34 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
+from torch import nn
 
-from osp.data.decode_pool import decode_all
-from osp.data.source import Progress
-from osp.errors import UserError, printable
+from osp.data.resize import fit_images
+from osp.errors import UserError, printable, suggest
+from osp.evaluate.estimates import Estimate
+from osp.evaluate.thresholds import ACCEPT
 from osp.files import replace
-from osp.nets.pretrained import Backbone
-from osp.photos.backbones import open_backbone
-from osp.photos.decisions import Decision
-from osp.photos.estimates import Estimate
-from osp.photos.instant import Adapter, Instant
+from osp.models.gradcam import ClassMaps, weighed
+from osp.models.instant import Adapter, Instant
+from osp.models.model import Answer, Model, named
+from osp.nets.huggingface import PREFIX, huggingface
+from osp.nets.pretrained import Backbone, efficientnet_lite0
 
+BACKBONES: dict[str, Callable[[], Backbone]] = {"lite0": efficientnet_lite0}
+PLAIN = Backbone("plain-features", "none", nn.Identity(), 0, (0.0,) * 3, (1.0,) * 3, 0, "")
+"""Stands in a saved model where the user's own features were given (`osp.RobustClassifier`)."""
+SAVED_AS = {"efficientnet-lite0": "lite0"}
+"""Names in saved models."""
 ARRAYS, FACTS = "photos.safetensors", "photos.json"
 FORMAT, FORMAT_WITH_HEAD_MEAN = 2, 3
 """The second is written only where the head has a mean of its own: versions that do not know of it would misread it."""
@@ -41,52 +49,63 @@ LIMITS = {"strength": (0.0, LARGEST), "temperature": (1e-3, 1e3), "smoothing": (
 _NUMBERS = ("strength", "temperature", "neighbors", "smoothing")
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """What is said of one file; only `file` and `reason` where it could not be read."""
+class PhotoModel(Model):
+    """A fitted answer and the backbone whose features it takes; `osp.load` and `Run.model` give one.
 
-    file: str
-    decision: Decision | None
-    probabilities: tuple[float, ...] = ()
-    reason: str = ""
+    >>> import osp, tempfile
+    >>> from PIL import Image
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name, color in ("red", (200, 0, 0)), ("blue", (0, 0, 200)):
+    ...         place = Path(folder, "sorted", name)
+    ...         place.mkdir(parents=True)
+    ...         for size in (24, 32, 40):
+    ...             Image.new("RGB", (size, size), color).save(place / f"{size}.png")
+    ...     path = osp.fit(f"{folder}/sorted", None, f"{folder}/fit").path
+    ...     model = osp.load(path)
+    ...     said = list(model.predict_files([f"{folder}/sorted/red/32.png"]))
+    >>> model
+    PhotoModel(2 classes: blue, red; images 3×224×224; efficientnet-lite0)
+    >>> said[0].label, [model.class_names[k] for k in model.predict(Image.new("RGB", (30, 30), (0, 0, 200)))]
+    ('red', ['blue'])
+    """
 
+    def __init__(self, instant: Instant, backbone: Backbone) -> None:
+        self.instant, self.backbone = instant, backbone
+        self.class_names, self.size, self.network = instant.class_names, backbone.size, backbone.name
 
-@dataclass(frozen=True)
-class PhotoModel:
-    """A fitted answer and the backbone whose features it takes."""
+    def __call__(self, images: Any) -> Answer:
+        return self.answer(fit_images(images, (3, self.size, self.size)))
 
-    instant: Instant
-    backbone: Backbone
+    def answer(self, pixels: np.ndarray, accept: float = ACCEPT) -> Answer:
+        features = self.backbone.features(pixels).numpy()
+        return Answer(*self.instant.answer(features), features, self.threshold_for(accept))
+
+    def threshold_for(self, accept: float) -> float:
+        return self.instant.threshold(accept)
+
+    def maps(self, pixels: np.ndarray) -> ClassMaps:
+        """Of the logit of the predicted class, its neighbors in the pile held fixed."""
+        features, places = self.backbone.features_with_places(torch.from_numpy(pixels))
+        with torch.enable_grad():
+            logits, _ = self.instant.net(features.cpu())
+            predicted = logits.argmax(dim=1)
+            (gradient,) = torch.autograd.grad(logits[torch.arange(len(pixels)), predicted].sum(), places)
+        confidence = self.instant.net.probabilities(logits.detach()).amax(dim=1).numpy()
+        seen = weighed(places, gradient, self.size)
+        return ClassMaps(seen, predicted.numpy(), confidence, features.detach().cpu().numpy())
 
     @property
-    def class_names(self) -> tuple[str, ...]:
-        return self.instant.class_names
+    def license(self) -> str:
+        return self.backbone.license
 
-    def predict(
-        self, files: Sequence[str | Path], accept: float = 0.95, progress: Progress | None = None
-    ) -> Iterator[Prediction]:
-        """One prediction per file, in order, a batch at a time; a file that cannot be read does not stop the rest."""
-        paths = [str(file) for file in files]
-        limit = self.instant.threshold(accept)
-        done = 0
-        for images, skipped in decode_all(paths, self.backbone.size):
-            span = range(done, done + len(images) + len(skipped))
-            done = span.stop
-            reasons = dict(skipped)
-            features = self.backbone.features(images).numpy()
-            probabilities, scores = self.instant.predict_proba(features), self.instant.ood_score(features)
-            row = iter(range(len(images)))
-            for position in span:
-                if position in reasons:
-                    yield Prediction(paths[position], None, reason=reasons[position])
-                    continue
-                i = next(row)
-                best = int(probabilities[i].argmax())
-                name, score = self.instant.class_names[best], float(scores[i])
-                decision = Decision(paths[position], name, float(probabilities[i, best]), score, score <= limit)
-                yield Prediction(paths[position], decision, tuple(float(p) for p in probabilities[i]))
-            if progress:
-                progress(done, len(paths), "Predicting")
+    def comparable(self, features: np.ndarray) -> np.ndarray:
+        return self.instant.center(features)
+
+    def labeled(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.instant.labeled, self.instant.labels
+
+    def __repr__(self) -> str:
+        return f"PhotoModel({named(self.class_names)}; images 3×{self.size}×{self.size}; {self.network})"
 
     def save(self, folder: Path | str) -> None:
         """Write the model; the facts come last, so that a folder with them is whole."""
@@ -116,10 +135,25 @@ class PhotoModel:
             raise UserError(f"The model cannot be written to {folder}: {error.strerror or error}.") from None
 
 
+def open_backbone(name: str, fetch: bool = True) -> Backbone:
+    """The backbone of this name, ready to use: one of `BACKBONES`, or `hf:NAME_OR_FOLDER`.
+
+    Without `fetch` nothing is downloaded: for names that come from a folder and not from the user.
+    """
+    if name.startswith(PREFIX):
+        return huggingface(name, fetch)
+    known = SAVED_AS.get(name, name)
+    if known not in BACKBONES:
+        raise UserError(f"The backbone {name!r} is unknown.{suggest(name, [*BACKBONES, f'{PREFIX}FOLDER'])}")
+    return BACKBONES[known]()
+
+
 def load_model(folder: Path | str, backbone: Backbone | None = None) -> PhotoModel:
     """Read a saved model; the backbone is loaded by its name unless given."""
     instant, name, checksum = read_model(folder)
     if backbone is None:
+        if name == PLAIN.name:
+            raise UserError(f"The model in {folder} was fitted on plain features, not on images.")
         try:
             backbone = open_backbone(name, fetch=False)
         except UserError as error:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from helpers.finished import finished
+from osp.models.gradcam import choose_partners, class_maps, grad_cam, overlay, partner_maps
 from osp.nets import Network
-from osp.report.gradcam import choose_partners, class_maps, grad_cam, overlay, partner_maps
 from osp.report.looks import load_model
 
 

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,10 @@ from torch import Tensor, nn
 
 from osp.errors import UserError, first_line, suggest
 from osp.files import write_bytes
-from osp.nets.registry import find
-from osp.photos.graph import InstantNet
-from osp.photos.model import FACTS, PhotoModel, load_model
-from osp.predictor import Predictor
-from osp.predictor import load as load_predictor
-from osp.recipe.plan import CUSTOM
+from osp.models.instant import InstantNet
+from osp.models.model import Answer, Model
+from osp.models.photo import PhotoModel
+from osp.models.trained import Predictor
 from osp.scores import Score
 from osp.version import __version__
 
@@ -40,8 +39,6 @@ OUTPUTS = ("probabilities", "ood_score")
 PROGRAM_FACTS = "osp.json"
 TOLERANCE = 2e-3
 """Largest difference from the model: of probabilities, and of scores in units of their largest size."""
-
-Answer = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -94,16 +91,6 @@ def check_targets(onnx: Path | None, program: Path | None) -> None:
                 raise UserError(f"ONNX needs the package {package}. Run: pip install 'osp[export]'") from None
 
 
-def load_exportable(folder: Path, method: str | None = None) -> Predictor | PhotoModel:
-    """The model of a run of `osp train` (or its model file), or of a folder with a photo model."""
-    if not (folder / FACTS).exists():
-        return load_predictor(folder, method=method)
-    own = folder / "estimator.json"
-    if own.exists() and '"input": "features"' in own.read_text("utf-8", errors="replace"):
-        raise UserError(f"The model in {folder} was fitted on plain features, not on images: it has nothing to export.")
-    return load_model(folder)
-
-
 def _refuse_existing(path: Path) -> None:
     if path.exists() or path.is_symlink():
         raise UserError(f"{path} exists already, and is not overwritten. Name another file.")
@@ -140,7 +127,7 @@ class PhotoNet(nn.Module):
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         pixels = (images.permute(0, 3, 1, 2).to(torch.float32) / 255 - self.mean) / self.std
         logits, scores = self.answer(self.network(pixels))
-        return (logits / self.answer.temperature).softmax(dim=1), scores
+        return self.answer.probabilities(logits), scores
 
 
 def _of_predictor(model: Predictor, score: str | None) -> Exportable:
@@ -148,50 +135,30 @@ def _of_predictor(model: Predictor, score: str | None) -> Exportable:
     if name not in model.scores:
         raise UserError(f"This model has no OOD score {name!r}.{suggest(name, list(model.scores))}")
     channels, height, width = model.shape
-
-    def answer(images: np.ndarray) -> Answer:
-        found = model(images, name)
-        return found.probabilities, found.ood_score
-
-    licence = "that of the module you gave" if model.network == CUSTOM else find(model.network)[0].licence
-    facts = _facts(model.class_names, (height, width, channels), name, model.thresholds[name], model.network, licence)
+    facts = _facts(model, (height, width, channels), name, model.thresholds[name])
     net = PredictorNet(model, model.scores[name]).eval().requires_grad_(False)
-    return Exportable(net, (height, width, channels), facts, answer)
+    return Exportable(net, (height, width, channels), facts, partial(model, score=name))
 
 
 def _of_photos(model: PhotoModel, score: str | None) -> Exportable:
     if score not in (None, "neighbors"):
         raise UserError(f"A photo model has one OOD score, that of its neighbours; {score!r} is none of its own.")
-    size, backbone, instant = model.backbone.size, model.backbone, model.instant
-
-    def answer(images: np.ndarray) -> Answer:
-        features = backbone.features(np.ascontiguousarray(images.transpose(0, 3, 1, 2))).numpy()
-        return instant.predict_proba(features), instant.ood_score(features)
-
-    facts = _facts(
-        instant.class_names, (size, size, 3), "neighbors", instant.threshold(), backbone.name, backbone.license
-    )
-    return Exportable(PhotoNet(model).eval().requires_grad_(False), (size, size, 3), facts, answer)
+    shape = (model.size, model.size, 3)
+    facts = _facts(model, shape, "neighbors", model.threshold)
+    return Exportable(PhotoNet(model).eval().requires_grad_(False), shape, facts, model)
 
 
-def _facts(
-    class_names: tuple[str, ...],
-    shape: tuple[int, int, int],
-    score: str,
-    threshold: float,
-    backbone: str,
-    licence: str,
-) -> dict[str, str]:
+def _facts(model: Model, shape: tuple[int, int, int], score: str, threshold: float) -> dict[str, str]:
     height, width, channels = shape
     return {
-        "class_names": json.dumps(list(class_names), ensure_ascii=False),
+        "class_names": json.dumps(list(model.class_names), ensure_ascii=False),
         "threshold": repr(float(threshold)),
         "score": score,
         "score_direction": "larger = more OOD",
         "input": f"uint8 N x {height} x {width} x {channels}, {'RGB' if channels == 3 else 'grey'}, 0 to 255",
         "preprocessing": preprocessing(height, width, channels),
-        "backbone": backbone,
-        "license": licence,
+        "backbone": model.network,
+        "license": model.license,
         "producer": f"osp {__version__}",
     }
 
@@ -267,8 +234,8 @@ def _onnx(traced: torch.export.ExportedProgram, made: Exportable, images: np.nda
 def _check(made: Exportable, images: np.ndarray, run: Callable[[np.ndarray], Any], what: str) -> None:
     """That the file says what the model says, of one image and of several."""
     for part in (images, images[:1]):
-        wanted, found = made.answer(part), run(part)
-        for name, right, got in zip(OUTPUTS, wanted, found, strict=True):
+        said = made.answer(part)
+        for name, right, got in zip(OUTPUTS, (said.probabilities, said.ood_score), run(part), strict=True):
             unit = 1.0 if name == OUTPUTS[0] else max(1.0, float(np.abs(right).max()))
             gap = float(np.abs(right - got).max()) / unit
             if right.shape != got.shape or not gap <= TOLERANCE:

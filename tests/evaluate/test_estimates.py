@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from osp.evaluate.metrics import softmax
-from osp.photos.estimates import fit_temperature, weighted_quantile
+from osp.evaluate.thresholds import fit_temperature, weighted_quantile
 
 
 def test_temperature_recovers_the_scale_of_logits() -> None:

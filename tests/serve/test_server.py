@@ -24,10 +24,10 @@ from PIL import Image
 from helpers.browser import browser
 from osp.data import folders
 from osp.errors import UserError
+from osp.models.photo import load_model
 from osp.photos.fit import fit
-from osp.photos.model import load_model
-from osp.photos.serving.openapi import listed_types
-from osp.photos.serving.server import listen
+from osp.serve.openapi import listed_types
+from osp.serve.server import listen
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -99,15 +99,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def test_json_says_what_osp_predict_says(server: Server) -> None:
     file = server.photos.parent / "new.png"
     photo((210, 50, 50), 99).save(file)
-    (wanted,) = load_model(server.run).predict([file])
-    assert wanted.decision is not None
+    (wanted,) = load_model(server.run).predict_files([file])
+    assert not wanted.reason
     status, said = server.predict(file.read_bytes(), "?neighbors=3")
     assert status == 200
-    assert said["class"] == wanted.decision.label == EVIL
-    assert said["probability"] == pytest.approx(wanted.decision.probability, abs=1e-4)
+    assert said["class"] == wanted.label == EVIL
+    assert said["probability"] == pytest.approx(wanted.probability, abs=1e-4)
     assert list(said["probabilities"].values()) == pytest.approx(list(wanted.probabilities), abs=1e-4)
-    assert said["ood_score"] == pytest.approx(wanted.decision.ood_score, abs=1e-4)
-    assert said["in"] == wanted.decision.inside
+    assert said["ood_score"] == pytest.approx(wanted.ood_score, abs=1e-4)
+    assert said["in"] == wanted.inside
     assert [each["class"] for each in said["neighbors"]] == [EVIL] * 3
     similar = [each["similarity"] for each in said["neighbors"]]
     assert similar == sorted(similar, reverse=True)
@@ -288,4 +288,4 @@ def test_heic_is_listed_exactly_where_it_can_be_read(there: bool, monkeypatch: p
     said = (folders.kinds_in_words(), ", ".join(folders.kinds()), listed_types().upper())
     assert {"HEIC" in each for each in said} == {there}
     assert all("JPEG" in each and "GIF" in each for each in said)
-    assert "said.formats" in (files("osp.photos.serving") / "page.html").read_text("utf-8")
+    assert "said.formats" in (files("osp.serve") / "page.html").read_text("utf-8")

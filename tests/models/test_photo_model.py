@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image
 from safetensors.numpy import load_file, save_file
-from small_backbone import small_backbone
 
+from helpers.small_backbone import small_backbone
 from osp.errors import UserError
+from osp.models.photo import ARRAYS, FACTS, PhotoModel, load_model
 from osp.photos.features import compute
 from osp.photos.instant import fit_instant
-from osp.photos.model import ARRAYS, FACTS, PhotoModel, load_model
 
 COLORS = {"red": (200, 40, 40), "blue": (40, 40, 200), "green": (40, 200, 40)}
 
@@ -76,19 +76,19 @@ def test_files_of_any_kind_are_told_apart_and_bad_ones_do_not_stop_the_rest(tmp_
     corrupt.write_bytes(files[0].read_bytes()[:100])
     foreign = tmp_path / "green.png"
     photo("green", 9).save(foreign)
-    found = list(model.predict([*files, corrupt, gone, deep, foreign]))
+    found = list(model.predict_files([*files, corrupt, gone, deep, foreign]))
     assert [prediction.file for prediction in found] == [str(file) for file in [*files, corrupt, gone, deep, foreign]]
     for prediction in found[: len(files)]:
-        assert prediction.decision is not None, prediction
-        assert prediction.decision.label == "red", prediction
+        assert not prediction.reason, prediction
+        assert prediction.label == "red", prediction
         assert sum(prediction.probabilities) == pytest.approx(1, abs=1e-4)
-        assert prediction.decision.probability == pytest.approx(max(prediction.probabilities))
+        assert prediction.probability == pytest.approx(max(prediction.probabilities))
     for prediction in found[len(files) : len(files) + 2]:
-        assert prediction.decision is None
         assert prediction.reason
-    assert found[-2].decision is not None
-    assert found[-1].decision is not None
-    assert not found[-1].decision.inside
+        assert prediction.reason
+    assert not found[-2].reason
+    assert not found[-1].reason
+    assert not found[-1].inside
 
 
 def test_a_saved_model_says_the_same(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_saved_model_says_the_same(tmp_path: Path) -> None:
     model.save(tmp_path / "run")
     again = load_model(tmp_path / "run", small_backbone())
     files = sorted((tmp_path / "in").glob("pile*.png"))
-    assert list(again.predict(files)) == list(model.predict(files))
+    assert list(again.predict_files(files)) == list(model.predict_files(files))
     assert again.instant.estimate == model.instant.estimate
     assert again.instant.threshold() == pytest.approx(model.instant.threshold())
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [FACTS, ARRAYS]
@@ -105,7 +105,7 @@ def test_a_saved_model_says_the_same(tmp_path: Path) -> None:
 def test_a_head_with_a_mean_of_its_own_is_saved(tmp_path: Path) -> None:
     model = fitted(tmp_path / "in")
     instant = replace(model.instant, smoothing=0.0, head_mean=model.instant.mean + 0.3)
-    replace(model, instant=instant).save(tmp_path / "run")
+    PhotoModel(instant, model.backbone).save(tmp_path / "run")
     again = load_model(tmp_path / "run", small_backbone()).instant
     features = np.random.default_rng(0).normal(size=(9, 48)).astype(np.float32)
     np.testing.assert_array_equal(again.logits(features), instant.logits(features))
@@ -120,7 +120,7 @@ def test_accept_moves_the_decision(tmp_path: Path) -> None:
     files = sorted((tmp_path / "in").glob("*.png"))
 
     def accepted(share: float) -> int:
-        return sum(found.decision is not None and found.decision.inside for found in model.predict(files, share))
+        return sum(found.inside for found in model.predict_files(files, share))
 
     assert accepted(0.3) < accepted(0.95)
 
@@ -159,7 +159,7 @@ def test_damaged_missing_and_other_models_are_refused_in_a_sentence(tmp_path: Pa
 
 
 def with_answer(model: PhotoModel, **changes: Any) -> PhotoModel:
-    return replace(model, instant=replace(model.instant, **changes))
+    return PhotoModel(replace(model.instant, **changes), model.backbone)
 
 
 ODD_ARRAYS: dict[str, np.ndarray | float] = {

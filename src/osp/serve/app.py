@@ -10,11 +10,13 @@ import base64
 import hashlib
 import math
 import re
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -25,11 +27,11 @@ from starlette.routing import Route
 from osp.data.decode import Unreadable
 from osp.data.folders import kinds
 from osp.errors import printable
-from osp.photos.serving.guard import LOCAL, Guard
-from osp.photos.serving.line import Busy, Line
-from osp.photos.serving.looking import Look, Looker, about, jpeg
-from osp.photos.serving.openapi import BODY_TYPES, DEFAULTS, MOST_NEIGHBORS, description, listed_types
-from osp.report.template import data_url
+from osp.serve.guard import LOCAL, Guard
+from osp.serve.openapi import BODY_TYPES, DEFAULTS, MOST_NEIGHBORS, description, listed_types
+from osp.serve.served import Served, jpeg
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,56 @@ class Refused(Exception):
         self.status, self.sentence = status, sentence
 
 
+class Busy(Exception):
+    """Too many wait; come back after so many seconds."""
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+
+class Line:
+    """A thread that works, and at most `most` requests that wait for it or are being worked on."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._inside = most, 0
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="osp-inference")
+        self._usual = 0.5
+        """Seconds that an inference takes, about."""
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """A place in the line; taken before an upload is read, so that memory is bounded too."""
+        if self._inside >= self._most:
+            raise Busy(max(1, math.ceil(self._usual * self._inside)))
+        self._inside += 1
+        try:
+            yield
+        finally:
+            self._inside -= 1
+
+    async def run(self, work: Callable[[], Result]) -> Result:
+        """The result of a piece of work, done in the thread when its turn comes."""
+
+        def timed() -> Result:
+            started = time.monotonic()
+            try:
+                return work()
+            finally:
+                self._usual = 0.8 * self._usual + 0.2 * (time.monotonic() - started)
+
+        return await asyncio.get_running_loop().run_in_executor(self._worker, timed)
+
+    def close(self) -> None:
+        """Finish what is being worked on, and nothing else."""
+        self._worker.shutdown(wait=True, cancel_futures=True)
+
+
 def make_app(
-    looker: Looker, limits: Limits | None = None, names: tuple[str, ...] = LOCAL, any_address: bool = False
+    served: Served, limits: Limits | None = None, names: tuple[str, ...] = LOCAL, any_address: bool = False
 ) -> tuple[Guard, Callable[[], None]]:
     """The application, and what to call when it has ended."""
-    server = _Server(looker, limits or Limits())
+    server = _Server(served, limits or Limits())
     routes = [
         Route("/", server.page),
         Route("/model", server.model),
@@ -75,18 +122,17 @@ def make_app(
 
 
 class _Server:
-    def __init__(self, looker: Looker, limits: Limits) -> None:
-        self._looker, self._limits = looker, limits
+    def __init__(self, served: Served, limits: Limits) -> None:
+        self._served, self._limits = served, limits
         self._line = Line(limits.waiting)
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="osp-photos")
-        self._names = [printable(name) for name in looker.class_names]
         self._about = {
-            **about(looker),
+            **served.about(),
             "formats": list(kinds()),
             "most_bytes": limits.bytes,
             "most_pixels": limits.pixels,
         }
-        self._openapi = description(self._names, limits.bytes, limits.pixels)
+        self._openapi = description(served.names, limits.bytes, limits.pixels)
         self._page, self._policy = page()
 
     def close(self) -> None:
@@ -105,8 +151,8 @@ class _Server:
     async def labeled(self, request: Request) -> Response:
         number = request.path_params["number"]
         found = None
-        if number < len(self._looker.known):
-            found = await asyncio.get_running_loop().run_in_executor(self._reader, self._looker.labeled_photo, number)
+        if number < len(self._served.known):
+            found = await asyncio.get_running_loop().run_in_executor(self._reader, self._served.photos.show, number)
         if found is None:
             raise Refused(404, f"There is no labelled photo {number} to show.")
         return Response(jpeg(found), media_type="image/jpeg")
@@ -122,8 +168,8 @@ class _Server:
         asked = parameters(request.query_params.multi_items())
         with self._line.place():
             content = await self._upload(request)
-            look = await self._line.run(lambda: self._looker(content, **asked, most_pixels=self._limits.pixels))
-        return JSONResponse(self._said(look))
+            said = await self._line.run(lambda: self._served(content, **asked, most_pixels=self._limits.pixels))
+        return JSONResponse(said)
 
     async def _upload(self, request: Request) -> bytes:
         """The body, which is refused as soon as it is too long; the rest of it is read and dropped, so that a browser
@@ -151,31 +197,10 @@ class _Server:
             raise too_long
         return b"".join(parts)
 
-    def _said(self, look: Look) -> dict[str, Any]:
-        best = max(range(len(self._names)), key=look.probabilities.__getitem__)
-        return {
-            "class": self._names[best],
-            "probability": round(look.probabilities[best], 6),
-            "probabilities": {name: round(p, 6) for name, p in zip(self._names, look.probabilities, strict=True)},
-            "ood_score": round(look.ood_score, 6),
-            "threshold": round(look.threshold, 6) if math.isfinite(look.threshold) else None,
-            "in": look.inside,
-            "neighbors": [
-                {
-                    "number": each.number,
-                    "class": printable(each.label),
-                    "similarity": round(each.similarity, 6),
-                    "photo": f"/labeled/{each.number}" if each.photo else None,
-                }
-                for each in look.neighbors
-            ],
-            "heatmap": None if look.heatmap is None else data_url(look.heatmap, "image/jpeg"),
-        }
-
 
 def page() -> tuple[str, str]:
     """The page, and a policy that lets a browser run its own script and style, and load nothing from anywhere else."""
-    text = files("osp.photos.serving").joinpath("page.html").read_text("utf-8")
+    text = files("osp.serve").joinpath("page.html").read_text("utf-8")
     hashes = {}
     for tag in ("script", "style"):
         inner = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)

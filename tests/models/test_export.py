@@ -15,21 +15,22 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from small_backbone import small_backbone
 from torch import Tensor, nn
 
 import osp
 from helpers.runs import run as train
+from helpers.small_backbone import small_backbone
 from osp import cli
 from osp.data.decode import decode
 from osp.errors import UserError
+from osp.models import load
+from osp.models.export import export
+from osp.models.photo import PhotoModel
+from osp.models.trained import Predictor
 from osp.nets import build_network
 from osp.nets.pretrained import LICENSE, efficientnet_lite0
 from osp.photos.estimator import RobustClassifier
-from osp.photos.export import export, load_exportable
 from osp.photos.instant import fit_instant
-from osp.photos.model import PhotoModel
-from osp.predictor import Predictor
 from osp.scores.base import Score
 from osp.scores.registry import build, known
 
@@ -164,7 +165,7 @@ def test_real_photographs_through_the_pretrained_network(tmp_path: Path, real_da
     np.testing.assert_allclose(probabilities, model.instant.predict_proba(rows), atol=2e-3)
     np.testing.assert_allclose(scores, model.instant.ood_score(rows), atol=1e-3)
     model.save(tmp_path / "saved")
-    assert isinstance(load_exportable(tmp_path / "saved"), PhotoModel)
+    assert isinstance(load(tmp_path / "saved"), PhotoModel)
 
 
 def test_the_example_in_the_docs_says_what_osp_predict_says(
@@ -189,11 +190,11 @@ def test_the_example_in_the_docs_says_what_osp_predict_says(
     assert code is not None
     monkeypatch.chdir(tmp_path)
     decisions = []
-    for photo, said in zip(photos, model.predict(photos), strict=True):
+    for photo, said in zip(photos, model.predict_files(photos), strict=True):
         found: dict[str, Any] = {}
         exec(textwrap.dedent(code[0]).replace('"new.jpg"', repr(str(photo))), found)
-        wanted = said.decision
-        assert wanted is not None
+        wanted = said
+        assert not wanted.reason
         assert found["label"] == wanted.label
         assert found["probability"] == pytest.approx(wanted.probability, abs=2e-3)
         assert found["scores"][0] == pytest.approx(wanted.ood_score, abs=2e-3)
@@ -248,11 +249,11 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(tmp_path: Path, m
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun" / "plan.yaml").touch()
     with pytest.raises(UserError, match="is not finished"):
-        load_exportable(tmp_path / "begun")
+        load(tmp_path / "begun")
     rows = np.random.default_rng(0).normal(size=(8, 3))
     RobustClassifier().fit(rows, [0, 1] * 4).save(tmp_path / "plain")
     with pytest.raises(UserError, match="plain features"):
-        load_exportable(tmp_path / "plain")
+        load(tmp_path / "plain")
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(UserError, match=r"needs the package onnxscript\. Run: pip install 'osp\[export\]'"):
         export(model, tmp_path / "model.onnx")

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from osp.errors import UserError
-from osp.photos.cut import known_share, threshold
-from osp.photos.estimates import weighted_quantile
+from osp.evaluate.thresholds import known_share, threshold, weighted_quantile
 
 NOTHING = np.empty(0, np.float32)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,7 +19,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from osp.nets import Network
-from osp.predictor import Predictor
+
+if TYPE_CHECKING:
+    from osp.models.trained import Predictor
 
 Target = Callable[[Tensor], Tensor]
 """From features N×D to the N numbers y."""

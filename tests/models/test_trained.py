@@ -13,8 +13,8 @@ from PIL import Image
 import osp
 from osp import Predictor, Recipe, Run, UserError
 from osp.data.split import Split
-from osp.engine.checkpoint import load_checkpoint, save_checkpoint
 from osp.engine.train import train
+from osp.runs.checkpoint import load_checkpoint, save_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -136,9 +136,9 @@ def test_a_model_can_be_moved_to_another_folder(run: Run, images: np.ndarray, tm
 
 
 def test_what_is_no_model_is_refused(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="There is no checkpoint"):
+    with pytest.raises(UserError, match="no run folder"):
         osp.load(tmp_path)
-    with pytest.raises(UserError, match="There is no checkpoint"):
+    with pytest.raises(UserError, match="is not there"):
         osp.load(tmp_path / "nowhere")
     (tmp_path / "text.safetensors").write_text("hello", encoding="utf-8")
     with pytest.raises(UserError, match="is damaged"):

@@ -39,17 +39,17 @@ def serve(
             raise UserError(f"osp serve needs the package {package}. Run: pip install 'osp[serve]'") from None
     import uvicorn
 
-    from osp.photos.serving.app import Limits, make_app
-    from osp.photos.serving.guard import LOCAL
-    from osp.photos.serving.looking import open_looker
+    from osp.serve.app import Limits, make_app
+    from osp.serve.guard import LOCAL
+    from osp.serve.served import open_served
 
     with contextlib.closing(listen(host, port)) as door:  # first: a port in use is told before a model is loaded
         own, number = door.getsockname()[:2]
         alone = ipaddress.ip_address(own.partition("%")[0]).is_loopback
-        looker = open_looker(run)
-        looker.warm_up()
+        served = open_served(run)
+        served.warm_up()
         names = (*LOCAL, host, *allow_hosts, *(() if alone else (socket.gethostname(), socket.getfqdn())))
-        app, close = make_app(looker, Limits(most_bytes, most_pixels, waiting), names, any_address=not alone)
+        app, close = make_app(served, Limits(most_bytes, most_pixels, waiting), names, any_address=not alone)
         server = uvicorn.Server(
             uvicorn.Config(
                 app,

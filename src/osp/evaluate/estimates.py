@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from osp.evaluate.metrics import detection, expected_calibration_error, wilson_interval
+from osp.evaluate.thresholds import fit_temperature
 
 FOLDS = 5
 
@@ -42,23 +43,6 @@ def folds_of(labels: np.ndarray, counts: np.ndarray, generator: np.random.Genera
     return folds
 
 
-def fit_temperature(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> float:
-    """The temperature with the least log loss. Targets keep 1/(n + 2) back, so that no mistake among few images is not
-    taken for certainty (after Platt)."""
-    candidates = np.geomspace(0.02, 50, 120)
-    kept_back = 1 / (len(labels) + 2)
-    losses = [log_loss(logits / t, labels, weights, kept_back) for t in candidates]
-    return float(candidates[int(np.argmin(losses))])
-
-
-def log_loss(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, kept_back: float = 0.0) -> float:
-    logs = logits - logits.max(axis=1, keepdims=True)
-    logs = logs - np.log(np.exp(logs).sum(axis=1, keepdims=True))
-    right = logs[np.arange(len(labels)), labels]
-    loss = -(1 - kept_back) * right - kept_back * logs.mean(axis=1)
-    return float((weights * loss).sum() / weights.sum())
-
-
 def estimate_of(
     logits: np.ndarray, labels: np.ndarray, folds: np.ndarray, balance: np.ndarray, classes: int
 ) -> Estimate:
@@ -85,7 +69,7 @@ def estimate_of(
 
 def tested(predicted: np.ndarray, truth: np.ndarray, scores: np.ndarray, limit: float) -> dict[str, Any]:
     """Figures on test images, of which those of no known class have the truth -1: how many of the others are named
-    rightly, and how well those are told from them by OOD score and threshold."""
+    rightly, and how well OOD score and threshold separate the two."""
     known = truth >= 0
     right, classes = predicted[known] == truth[known], truth[known]
     accuracy = float(right.mean() * 100)
@@ -103,15 +87,3 @@ def tested(predicted: np.ndarray, truth: np.ndarray, scores: np.ndarray, limit: 
         found["foreign_accepted"] = float((scores[~known] <= limit).mean() * 100)
         found["auroc"] = detection(scores[known], scores[~known])["auroc"]
     return found
-
-
-def weighted_quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
-    """The least value up to which at least this share of the weight lies.
-
-    >>> weighted_quantile(np.array([3.0, 1.0, 2.0]), np.array([1.0, 1.0, 2.0]), 0.75)
-    2.0
-    """
-    order = np.argsort(values)
-    reached = np.cumsum(weights[order].astype(np.float64))
-    place = int(np.searchsorted(reached, share * reached[-1] * (1 - 1e-9)))
-    return float(values[order][min(place, len(values) - 1)])

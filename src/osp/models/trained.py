@@ -1,9 +1,10 @@
-"""`osp.load`: a trained model. Preprocessing, encoder, classifier, OOD scores and threshold: no method, no recipe."""
+"""The model of a run of `osp.train`: preprocessing, network, OOD scores and threshold; no method, no recipe."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,15 +16,21 @@ from torch import Tensor, nn
 
 from osp import scores
 from osp.data.resize import fit_images
-from osp.engine.checkpoint import load_checkpoint, load_state, prefixed, save_checkpoint, unprefixed
-from osp.engine.evaluation import Evaluation, thresholds
 from osp.errors import UserError, suggest
+from osp.evaluate.metrics import softmax, unit_rows
+from osp.evaluate.predictions import Group, Predictions
+from osp.evaluate.thresholds import ACCEPT, check_accept, fit_temperature, thresholds, weighted_quantile
+from osp.methods.base import Method
+from osp.models.gradcam import ClassMaps, class_maps
+from osp.models.model import Answer, Model, named
 from osp.nets import build_network
-from osp.nets.registry import size_of
+from osp.nets.registry import find, size_of
 from osp.parts.one_vs_all import linear_layers
 from osp.plugins import is_file, plain_name, trust
 from osp.recipe.code import files_in
 from osp.recipe.plan import CUSTOM, Plan
+from osp.runs.checkpoint import load_checkpoint, load_state, prefixed, save_checkpoint, unprefixed
+from osp.runs.folder import RunFolder
 from osp.runs.schema import Number, check
 from osp.scores import Score
 
@@ -31,24 +38,8 @@ CHUNK = 256
 NEEDED = ("network", "shape", "class_names", "mean", "std", "layers", "scores", "score")
 
 
-@dataclass(frozen=True)
-class Predicted:
-    """What a model says about N images, one row each."""
-
-    classes: np.ndarray
-    """Index into `class_names` of the most likely class."""
-    probabilities: np.ndarray
-    """Of the classes, N×K."""
-    ood_score: np.ndarray
-    """Larger = more OOD."""
-    is_ood: np.ndarray
-    """Whether the score lies above the model's threshold."""
-    features: np.ndarray
-    """What the encoder gives, N×D."""
-
-
-class Predictor:
-    """A trained classifier that also says how foreign an image looks; `osp.load` and `Run.model` give one.
+class Predictor(Model):
+    """A trained classifier that also says how unknown an image looks; `osp.load` and `Run.model` give one.
 
     Images are a uint8 array (N×H×W, N×H×W×C or one H×W×3), a path, a Pillow image, or a list of any of these. Other
     sizes than the model's are cropped to the middle square and resized as in training. What cannot be read as images,
@@ -82,13 +73,16 @@ class Predictor:
     osp.errors.UserError: This model has no OOD score 'enrgy'. Did you mean 'energy'?
     """
 
-    def __init__(self, net: Any, kept_scores: Mapping[str, Score], meta: Mapping[str, Any]) -> None:
+    def __init__(
+        self, net: Any, kept_scores: Mapping[str, Score], meta: Mapping[str, Any], run: RunFolder | None = None
+    ) -> None:
         self._net = net.eval()
         self._scores = dict(kept_scores)
+        self._run = run
         self.class_names: tuple[str, ...] = tuple(meta["class_names"])
         self.shape: tuple[int, int, int] = tuple(meta["shape"])
+        self.size = self.shape[1]
         self.network: str = meta["network"]
-        """Name of the encoder's architecture."""
         self.score: str = meta["score"]
         """The OOD score that is reported."""
         self.thresholds: dict[str, float] = {name: float(each["threshold"]) for name, each in meta["scores"].items()}
@@ -97,11 +91,6 @@ class Predictor:
         self._scale = torch.tensor([1 / (255 * each) for each in meta["std"]]).view(1, -1, 1, 1)
         ratios = [mean / std for mean, std in zip(meta["mean"], meta["std"], strict=True)]
         self._offset = -torch.tensor(ratios).view(1, -1, 1, 1)
-
-    @property
-    def threshold(self) -> float:
-        """An image whose `ood_score` lies above this looks foreign: 95 % of the validation images lie below it."""
-        return self.thresholds[self.score]
 
     @property
     def net(self) -> Any:
@@ -113,7 +102,7 @@ class Predictor:
         """The OOD scores that the model has, by name."""
         return self._scores
 
-    def __call__(self, images: Any, score: str | None = None) -> Predicted:
+    def __call__(self, images: Any, score: str | None = None) -> Answer:
         """Classes, probabilities, OOD scores and features of images, from one pass.
 
         `score` names another OOD score than the reported one, for `ood_score` and `is_ood`.
@@ -123,29 +112,73 @@ class Predictor:
         for chunk in torch.split(torch.from_numpy(fit_images(images, self.shape)), CHUNK):
             columns.append(self._chunk(chunk, name))
         features, logits, values = (torch.cat(column).float() for column in zip(*columns, strict=True))
-        return Predicted(
-            classes=logits.argmax(dim=1).numpy(),
-            probabilities=logits.softmax(dim=1).numpy(),
-            ood_score=values.numpy(),
-            is_ood=(values > self.thresholds[name]).numpy(),
-            features=features.numpy(),
-        )
-
-    def predict(self, images: Any) -> np.ndarray:
-        """The number of the most likely class of each image (an index into `class_names`)."""
-        return self(images).classes
-
-    def predict_proba(self, images: Any) -> np.ndarray:
-        """Class probabilities, N×K."""
-        return self(images).probabilities
+        return Answer(logits.softmax(dim=1).numpy(), values.numpy(), features.numpy(), self.thresholds[name])
 
     def ood_score(self, images: Any, score: str | None = None) -> np.ndarray:
-        """How foreign each image looks; larger = more OOD. `score` names another score than the reported one."""
+        """How unlike the classes each image looks; larger = more OOD. `score` names another than the reported one."""
         return self(images, score).ood_score
 
-    def features(self, images: Any) -> np.ndarray:
-        """Feature vectors, N×D."""
-        return self(images).features
+    @property
+    def threshold(self) -> float:
+        """An image whose `ood_score` lies above this looks unknown: 95 % of the validation images lie below it."""
+        return self.thresholds[self.score]
+
+    def answer(self, pixels: np.ndarray, accept: float = ACCEPT) -> Answer:
+        """With probabilities calibrated on the validation images of the run."""
+        said = self(pixels.transpose(0, 2, 3, 1))
+        logs = np.log(np.maximum(said.probabilities.astype(np.float64), 1e-30))
+        limit = self.threshold_for(accept)
+        return replace(said, probabilities=softmax(logs / self._temperature), threshold=limit)
+
+    def threshold_for(self, accept: float) -> float:
+        check_accept(accept)
+        known = self._validation
+        scores = None if known is None else known.scores.get(self.score)
+        if scores is None:
+            return self.threshold
+        return weighted_quantile(scores, np.ones(len(scores)), accept)
+
+    def maps(self, pixels: np.ndarray) -> ClassMaps:
+        return class_maps(self, fit_images(pixels.transpose(0, 2, 3, 1), self.shape))
+
+    @property
+    def license(self) -> str:
+        if self.network == CUSTOM or is_file(self.network):
+            return "that of the module you gave"
+        return find(self.network)[0].licence
+
+    def comparable(self, features: np.ndarray) -> np.ndarray:
+        return unit_rows(features.astype(np.float32))
+
+    def labeled(self) -> tuple[np.ndarray, np.ndarray]:
+        group = self._group("labeled")
+        if group is None or group.targets is None:
+            return np.empty((0, 1), np.float32), np.empty(0, np.int64)
+        return self.comparable(group.features), group.targets
+
+    def labeled_rows(self) -> np.ndarray:
+        """Where the labeled images are among the training images of the run."""
+        group = self._group("labeled")
+        return np.empty(0, np.int64) if group is None else group.ids
+
+    @cached_property
+    def _validation(self) -> Group | None:
+        """Images known to belong that were not learned from."""
+        return self._group("validation")
+
+    @cached_property
+    def _temperature(self) -> float:
+        known = self._validation
+        if known is None or known.targets is None:
+            return 1.0
+        return fit_temperature(known.logits.astype(np.float64), known.targets, np.ones(len(known)))
+
+    def _group(self, name: str) -> Group | None:
+        """Predictions that the run has kept of some images; None without any."""
+        if self._run is None or not self._run.predictions.exists():
+            return None
+        group = Predictions.load(self._run.predictions).groups.get(name)
+        return group if group is not None and len(group) else None
 
     def normalize(self, images: Tensor) -> Tensor:
         """uint8 N×C×H×W as the network wants them: (pixel/255 - mean) / std."""
@@ -164,44 +197,47 @@ class Predictor:
         return name
 
     def __repr__(self) -> str:
-        names = ", ".join(self.class_names[:6]) + (", ..." if len(self.class_names) > 6 else "")
         size = "×".join(map(str, self.shape))
         words = [str(self.about[key]) for key in ("method", "data") if key in self.about]
         trained = " on ".join(words if "method_version" in self.about else words[-1:])
-        return f"Predictor({len(self.class_names)} classes: {names}; images {size}; score {self.score}; {trained})"
+        return f"Predictor({named(self.class_names)}; images {size}; score {self.score}; {trained})"
 
 
 def save_predictor(
     path: Path,
-    evaluation: Evaluation,
+    method: Method,
+    fitted: Mapping[str, Score],
+    reported: str,
     known: Mapping[str, np.ndarray],
     plan: Plan,
     class_names: Sequence[str],
     mean: Sequence[float],
     std: Sequence[float],
 ) -> None:
-    """The reported model as `osp.load` reads it; `known` are the scores of images known to be ID, for thresholds."""
-    net = evaluation.method.net
-    limits = thresholds(dict(known))
-    kept = {name: score for name, score in evaluation.scores.items() if name in limits}
+    """The model of a method as `osp.load` reads it, with the weights that it has now.
+
+    `known` are the scores of images known to be ID: thresholds come from them, and scores without any are left out.
+    """
+    net = method.net
+    limits = thresholds(known)
+    kept = {name: score for name, score in fitted.items() if name in limits}
     meta = {
         "network": plan.network,
-        "shape": list(evaluation.method.task.shape),
+        "shape": list(method.task.shape),
         "class_names": list(class_names),
         "mean": list(mean),
         "std": list(std),
         "layers": layer_sizes(net.classifier),
-        "score": evaluation.reported,
+        "score": reported,
         "scores": {name: {"config": score.config(), "threshold": limits[name]} for name, score in kept.items()},
         "method_file": plan.method if plan.method_content is not None else None,
         "score_file": files_in(plan.model_dump()).get("score"),
         "about": about(plan),
     }
-    with evaluation.reported_weights():
-        tensors = prefixed("encoder", net.encoder.state_dict()) | prefixed("classifier", net.classifier.state_dict())
-        for name, score in kept.items():
-            tensors |= prefixed(f"scores/{name}", score.state_dict())
-        save_checkpoint(path, tensors, meta)
+    tensors = prefixed("encoder", net.encoder.state_dict()) | prefixed("classifier", net.classifier.state_dict())
+    for name, score in kept.items():
+        tensors |= prefixed(f"scores/{name}", score.state_dict())
+    save_checkpoint(path, tensors, meta)
 
 
 def about(plan: Plan) -> dict[str, Any]:
@@ -220,35 +256,14 @@ class ScoreFacts(BaseModel):
     threshold: Number
 
 
-def load(
+def load_predictor(
     path: str | Path, *, network: nn.Module | str | None = None, method: str | None = None, score: str | None = None
 ) -> Predictor:
-    """The model of a run folder, or of one model file. Loading never runs code from the folder.
-
-    Parameters
-    ----------
-    path : the folder of a finished run, or its model.safetensors.
-    network : the module that the model was trained with, where that was one of your own (`osp.train(network=...)`),
-        or the network file, such as "./tiny.py".
-    method : the method file, such as "./mine.py", where the model reports an OOD score that this file defines.
-    score : the file of the OOD score that the model reports, such as "./cosine.py".
-
-    Returns
-    -------
-    Predictor : ready for images; see there for an example.
-
-    Raises
-    ------
-    UserError : there is no model, the run is not finished, the file is damaged or of another version, or it needs
-        `network`, `method` or `score`.
-
-    >>> load("runs/none")
-    Traceback (most recent call last):
-    osp.errors.UserError: There is no checkpoint runs/none.
-    """
+    """The model of a run folder of `osp.train`, or of one model file; see `osp.load`."""
     trust(network, method, score)
-    file = Path(path)
+    file, run = Path(path), None
     if file.is_dir():
+        run = RunFolder(file)
         file = _model_of(file)
     tensors, meta = load_checkpoint(file)
     if missing := [key for key in NEEDED if key not in meta]:
@@ -259,7 +274,7 @@ def load(
         if isinstance(network, str):
             check_size(network, meta, tensors)
         check_finite(tensors)
-        return _rebuilt(file, tensors, meta, network, _own_scores(meta, method, score, str(file)))
+        return _rebuilt(file, run, tensors, meta, network, _own_scores(meta, method, score, str(file)))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, OverflowError) as error:
         raise UserError(f"{file} is damaged or of another version: {error}") from None
 
@@ -321,6 +336,7 @@ def _network_of(meta: Mapping[str, Any], network: nn.Module | str | None, path: 
 
 def _rebuilt(
     file: Path,
+    run: RunFolder | None,
     tensors: dict[str, Tensor],
     meta: dict[str, Any],
     network: nn.Module | str,
@@ -342,7 +358,7 @@ def _rebuilt(
         kept[name] = kind(net.feature_dim, classes, **about["config"])
         load_state(kept[name], unprefixed(f"scores/{name}", tensors), file)
         kept[name].eval()
-    return Predictor(net, kept, meta)
+    return Predictor(net, kept, meta, run)
 
 
 def _own_scores(meta: Mapping[str, Any], method: str | None, score: str | None, path: str) -> dict[str, type[Score]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import io
 import threading
 import time
@@ -15,41 +16,39 @@ from PIL import Image
 import osp
 from helpers.finished import finished
 from osp.data.decode import Unreadable
-from osp.photos.predict import open_run
-from osp.photos.serving.line import Busy, Line
-from osp.photos.serving.looking import about, open_looker
+from osp.serve.app import Busy, Line
+from osp.serve.served import open_served
 
 
 def test_a_trained_run_says_what_osp_predict_says_and_shows_its_labelled_images(tmp_path: Path) -> None:
     run = finished()
-    looker = open_looker(run.folder.path)
+    served = open_served(run.folder.path)
     test = osp.data.load("digits")[1]
     assert test is not None
     file = tmp_path / "digit.png"
     Image.fromarray(test.images[3, 0]).save(file)
-    (wanted,) = open_run(run.folder.path).predict([file])
-    assert wanted.decision is not None
-    look = looker(file.read_bytes(), accept=0.95, neighbors=5, explain=True, most_pixels=10_000)
-    assert look.probabilities == pytest.approx(wanted.probabilities, abs=1e-5)
-    assert look.ood_score == pytest.approx(wanted.decision.ood_score, abs=1e-5)
-    assert look.inside == wanted.decision.inside
-    assert look.heatmap is not None
-    assert Image.open(io.BytesIO(look.heatmap)).size == (224, 224)  # 8x8, made large enough to be seen
-    assert len(look.neighbors) == 5
-    assert all(each.photo for each in look.neighbors)
-    shown = looker.labeled_photo(look.neighbors[0].number)
+    (wanted,) = osp.load(run.folder.path).predict_files([file])
+    said = served(file.read_bytes(), accept=0.95, neighbors=5, explain=True, most_pixels=10_000)
+    assert list(said["probabilities"].values()) == pytest.approx(wanted.probabilities, abs=1e-5)
+    assert said["ood_score"] == pytest.approx(wanted.ood_score, abs=1e-5)
+    assert said["in"] == wanted.inside
+    heatmap = base64.b64decode(said["heatmap"].partition(",")[2])
+    assert Image.open(io.BytesIO(heatmap)).size == (224, 224)  # 8x8, made large enough to be seen
+    assert len(said["neighbors"]) == 5
+    assert all(each["photo"] for each in said["neighbors"])
+    shown = served.photos.show(said["neighbors"][0]["number"])
     assert shown is not None
     assert shown.shape == (8, 8, 3)
     group = run.group("labeled")
     assert group is not None
     assert group.targets is not None
-    names = [looker.class_names[group.targets[each.number]] for each in look.neighbors]
-    assert names == [each.label for each in look.neighbors]
-    facts = about(looker)
+    names = [served.names[group.targets[each["number"]]] for each in said["neighbors"]]
+    assert names == [each["class"] for each in said["neighbors"]]
+    facts = served.about()
     assert facts["kind"] == "train"
     assert facts["labeled"] == np.bincount(group.targets).tolist()
     with pytest.raises(Unreadable, match="absurdly large"):
-        looker(file.read_bytes(), accept=0.95, neighbors=0, explain=False, most_pixels=63)
+        served(file.read_bytes(), accept=0.95, neighbors=0, explain=False, most_pixels=63)
 
 
 def test_one_at_a_time_off_the_event_loop_and_no_more_than_fit() -> None:
