@@ -280,7 +280,7 @@ def test_the_command_says_what_is_missing(
     assert command(["export", str(tmp_path)], monkeypatch) == 2
     assert "--onnx model.onnx" in capsys.readouterr().err
     assert command(["export", str(tmp_path), "--torch", str(tmp_path / "model.pt2")], monkeypatch) == 2
-    assert "There is no checkpoint" in capsys.readouterr().err
+    assert "is no run folder" in capsys.readouterr().err
 
 
 def command(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:

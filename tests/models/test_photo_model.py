@@ -12,9 +12,11 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file, save_file
 
+import osp
 from helpers.small_backbone import small_backbone
+from osp.engine.train import train
 from osp.errors import UserError
-from osp.models.photo import ARRAYS, FACTS, PhotoModel, load_model
+from osp.models.photo import ARRAYS, BACKBONES, FACTS, PhotoModel, load_model
 from osp.photos.features import compute
 from osp.photos.instant import fit_instant
 
@@ -203,3 +205,29 @@ def test_arrays_of_another_type_or_with_more_axes_are_refused(tmp_path: Path) ->
         with_answer(model, **{name: odd}).save(tmp_path / "run")
         with pytest.raises(UserError, match=f"is damaged .{name}"):
             load_model(tmp_path / "run", small_backbone())
+
+
+def test_osp_load_opens_a_fit_as_it_opens_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BACKBONES, "tiles", small_backbone)
+    fitted(tmp_path / "in").save(tmp_path / "fit")
+    recipe = osp.Recipe(data="digits", method="supervised", scale="demo", steps=2)
+    images = np.random.default_rng(0).integers(0, 256, (3, 40, 40, 3), dtype=np.uint8)
+    file = next((tmp_path / "in").glob("*.png"))
+    for model in (osp.load(tmp_path / "fit"), osp.load(train(recipe, tmp_path / "run").path)):
+        said = model(images)
+        classes = len(model.class_names)
+        assert said.probabilities.shape == model.predict_proba(images).shape == (3, classes)
+        np.testing.assert_allclose(said.probabilities.sum(axis=1), 1, atol=1e-5)
+        assert model.predict(images).tolist() == said.probabilities.argmax(axis=1).tolist()
+        assert said.is_ood.tolist() == (model.ood_score(images) > model.threshold).tolist()
+        assert len(model.features(images)) == 3
+        assert model.threshold_for(0.5) <= model.threshold_for(0.99)
+        assert [each.label in model.class_names for each in model.predict_files([file])] == [True]
+        assert model.predict([file, images[0]]).shape == (2,)
+    with pytest.raises(UserError, match="is not there"):
+        osp.load(tmp_path / "nowhere")
+    with pytest.raises(UserError, match=r"holds a fit, which takes neither network nor method nor score"):
+        osp.load(tmp_path / "fit", method="./mine.py")
+    (tmp_path / "fit" / FACTS).unlink()
+    with pytest.raises(UserError, match=f"{FACTS} is missing"):
+        osp.load(tmp_path / "fit")

@@ -199,9 +199,10 @@ def test_an_unfinished_run_is_refused_with_what_to_do(tmp_path: Path) -> None:
 
 
 def test_predictions_leave_torch_as_it_was(run: Run, images: np.ndarray) -> None:
+    model = run.model
     torch.manual_seed(0)
     before = torch.get_rng_state()
-    first = run.model.predict_proba(images[:9])
+    first = model.predict_proba(images[:9])
     assert torch.equal(torch.get_rng_state(), before)
-    assert np.array_equal(first, run.model.predict_proba(images[:9]))
+    assert np.array_equal(first, model.predict_proba(images[:9]))
     assert torch.is_grad_enabled()

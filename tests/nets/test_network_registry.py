@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,7 +57,15 @@ def test_every_file_of_the_folder_is_a_network_of_its_name() -> None:
         spec = osp.nets.registry._networks.get(stem)
         assert spec is not None
         assert spec.name.partition("-")[0] == stem
-        assert all((spec.summary, spec.origin, spec.licence))
+        assert all((spec.summary, spec.origin, spec.license))
+
+
+def test_a_license_is_needed_and_its_spelling_in_older_files_is_read() -> None:
+    facts: dict[str, Any] = {"name": "mine", "build": lambda shape: None, "summary": "mine", "origin": "me"}
+    assert NetworkSpec(**facts, license="MIT") == NetworkSpec(**facts, licence="MIT")
+    assert NetworkSpec(**facts, licence="MIT").license == "MIT"
+    with pytest.raises(TypeError, match="needs a license"):
+        NetworkSpec(**facts)
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,29 @@ from osp.photos.reaching import folded
 from osp.photos.sorting import class_folders, sort_pile
 from osp.photos.undoing import undo
 
-ODD = ["sorted.csv", "SORTED.CSV", JOURNAL, "_foreign", "_Unsure", "..", ".", "", "a/b", "a\\b", "con", "Nul.x", "COM1"]
+ODD = [
+    "sorted.csv",
+    "SORTED.CSV",
+    JOURNAL,
+    "_foreign",
+    "_Unknown",
+    "_Unsure",
+    "..",
+    ".",
+    "",
+    "a/b",
+    "a\\b",
+    "con",
+    "Nul.x",
+    "COM1",
+]
 
 
 @given(st.lists(st.one_of(st.text(), st.sampled_from(ODD)), unique=True, max_size=8))
 def test_every_class_has_a_folder_of_its_own_that_any_disk_can_have(labels: list[str]) -> None:
     names = class_folders(labels).names
     assert set(names) == set(labels)
-    taken = [*names.values(), "_foreign", "_unsure", TABLE, JOURNAL]
+    taken = [*names.values(), "_foreign", "_unknown", "_unsure", TABLE, JOURNAL]
     assert len({folded(name) for name in taken}) == len(taken)
     for name in names.values():
         assert name not in ("", ".", "..")
@@ -38,7 +53,9 @@ def test_plain_names_stay_and_those_that_some_disk_takes_for_one_are_kept_apart(
     assert len({folded(name) for name in names.values()}) == 7
 
 
-@pytest.mark.parametrize("label", ["sorted.csv", "Sorted.csv", JOURNAL, "_foreign", "_unsure", "..", "+1", "\ud800"])
+@pytest.mark.parametrize(
+    "label", ["sorted.csv", "Sorted.csv", JOURNAL, "_foreign", "_unknown", "_unsure", "..", "+1", "\ud800"]
+)
 def test_a_class_that_is_called_like_one_of_our_files_is_sorted_and_comes_back(tmp_path: Path, label: str) -> None:
     (tmp_path / "pile").mkdir()
     decisions = []

@@ -23,6 +23,7 @@ from osp.models.instant import Instant
 from osp.models.photo import BACKBONES, load_model
 from osp.photos.fit import ALONE, BOTH, about_threshold, fit, then_and_now, with_time_left
 from osp.photos.instant import fit_instant
+from osp.photos.journal import JOURNAL
 from osp.photos.page.reading import kept_in
 from osp.runs.run import Run
 
@@ -249,6 +250,32 @@ def test_a_fit_goes_on_with_newly_sorted_photos_and_the_new_class_wins(folders: 
     assert told.endswith("2 classes then, 3 now: the figures do not compare.")
     assert "compare" not in then_and_now(90.0, 18, 20, ("a", "b"), ("b", "a"))
     assert "Other classes" in then_and_now(90.0, 18, 20, ("a", "b"), ("a", "c"))
+
+
+@pytest.mark.parametrize("unknown", ["_unknown", "_foreign"])
+def test_what_was_sorted_can_be_fitted_on_and_gone_on_from(folders: Path, unknown: str) -> None:
+    """Of a sort of today's version, or of 0.1: its folders of unknown and unsure photos make no classes."""
+    run(folders)
+    sorted_into = folders / "sorted-pile"
+    for name in ("red", "blue", unknown, "_unsure/red"):
+        for seed in (90, 91, 92):
+            save(sorted_into / name / f"{seed}.png", "blue" if name == "blue" else "red", seed)
+    (sorted_into / JOURNAL).touch()
+    said: list[str] = []
+    again = run(folders, sorted=sorted_into, pile=None, out="again", earlier=folders / "run", say=said.append)
+    assert set(again.result["classes"]) == {"red", "blue"}
+    assert any(f"{unknown}, _unsure" in each and "make no class" in each for each in said)
+    (sorted_into / JOURNAL).unlink()  # a folder of one's own may be called so
+    assert unknown in run(folders, sorted=sorted_into, pile=None, out="third").result["classes"]
+
+
+def test_labels_that_lie_in_a_folder_foreign_are_used_again(folders: Path) -> None:
+    shutil.move(folders / "sorted", folders / "_foreign")
+    before = run(folders, sorted=folders / "_foreign")
+    newer = folders / "newer"
+    save(newer / "red" / "new.png", "red", 77)
+    again = run(folders, sorted=newer, pile=None, out="again", earlier=folders / "run")
+    assert again.result["classes"]["red"] == before.result["classes"]["red"] + 1
 
 
 def test_an_earlier_run_that_is_damaged_is_named(folders: Path) -> None:

@@ -15,10 +15,12 @@ import pytest
 
 from osp.errors import UserError
 from osp.models.model import Prediction
+from osp.photos import sorting
 from osp.photos.journal import JOURNAL, TABLE
 from osp.photos.sorting import Action, sort_pile
 from osp.photos.undoing import undo
 from osp.tables import defused
+from osp.verify import verify
 
 ODD_NAMES = [
     "a b.jpg",
@@ -53,7 +55,7 @@ def make_pile(folder: Path, names: list[str]) -> list[Prediction]:
 
 def place_of(decision: Prediction) -> str:
     if not decision.inside:
-        return "_foreign"
+        return "_unknown"
     return decision.label if decision.probability > 0.8 else f"_unsure/{decision.label}"
 
 
@@ -274,13 +276,36 @@ def test_a_sort_cut_short_goes_on_when_repeated(tmp_path: Path, action: Action) 
         there = sum(path.is_file() for path in out.glob("[!.]*/**/[!.]*"))
         again = sort_pile([d for d in decisions if Path(d.file).exists()], out, action)
         assert again.earlier == there
-        assert again.counts == {"cat": 1, "_unsure/dog": 1, "_foreign": 1, "dog": 1}
+        assert again.counts == {"cat": 1, "_unsure/dog": 1, "_unknown": 1, "dog": 1}
         placed = {name for name in tree(out) if name not in (JOURNAL, TABLE) and not name.endswith("partial")}
         assert {row["file"] for row in read_table(out)} == {d.file for d in decisions}
         assert len(placed) == 4
         undo(out)
         assert tree(pile) == before
         assert not out.exists()
+
+
+@pytest.mark.parametrize("action", ["link", "copy", "move"])
+def test_a_sort_of_version_0_1_with_its_folder_foreign_is_verified_gone_on_with_and_undone(
+    tmp_path: Path, action: Action, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pile, out = tmp_path / "pile", tmp_path / "out"
+    decisions = make_pile(pile, ["x.jpg", "y.jpg", "z.jpg", "w.jpg", "v.jpg", "u.jpg"])
+    before = tree(pile)
+    with monkeypatch.context() as patch:
+        patch.setattr(sorting, "UNKNOWN", "_foreign")
+        sort_pile(decisions[:3], out, action)
+    assert (out / "_foreign/z.jpg").exists()
+    (verdict,) = verify(out)
+    assert verdict.whole, verdict
+    again = sort_pile([d for d in decisions if Path(d.file).exists()], out, action, pile=pile)
+    assert again.earlier == 3
+    assert (again.counts["_foreign"], again.counts["_unknown"]) == (1, 1)
+    (verdict,) = verify(out)
+    assert verdict.whole, verdict
+    assert not undo(out).problems
+    assert tree(pile) == before
+    assert not out.exists()
 
 
 def test_a_journal_cannot_reach_outside_its_folder(tmp_path: Path) -> None:
@@ -294,13 +319,13 @@ def test_a_journal_cannot_reach_outside_its_folder(tmp_path: Path) -> None:
 
 
 def test_class_names_cannot_leave_the_folder_or_collide_with_it(tmp_path: Path) -> None:
-    labels = ["../up", "_foreign", "a/b", "a_b", "..", ""]
-    decisions = make_pile(tmp_path / "pile", [f"{number}.jpg" for number in range(6)])
+    labels = ["../up", "_foreign", "_unknown", "a/b", "a_b", "..", ""]
+    decisions = make_pile(tmp_path / "pile", [f"{number}.jpg" for number in range(7)])
     decisions = [Prediction(d.file, label, 0.99, 0.1, True) for d, label in zip(decisions, labels, strict=True)]
-    foreign = Prediction(str(tmp_path / "pile/f.jpg"), "_foreign", 0.1, 0.9, False)
-    Path(foreign.file).write_bytes(b"foreign")
-    result = sort_pile([*decisions, foreign], tmp_path / "out", "copy")
-    assert sorted(result.counts.values()) == [1] * 7  # seven folders: none is shared
+    unknown = Prediction(str(tmp_path / "pile/f.jpg"), "_unknown", 0.1, 0.9, False)
+    Path(unknown.file).write_bytes(b"unknown")
+    result = sort_pile([*decisions, unknown], tmp_path / "out", "copy")
+    assert sorted(result.counts.values()) == [1] * 8  # eight folders: none is shared
     assert {path.name for path in tmp_path.iterdir()} == {"pile", "out"}
 
 

@@ -21,7 +21,7 @@ def export(
     ] = None,
 ) -> None:
     """Write a model as one file that runs without osp: class probabilities and OOD score from uint8 images, with the
-    preprocessing inside, and labels, threshold and licence in its metadata. Checked against the model before it is
+    preprocessing inside, and labels, threshold and license in its metadata. Checked against the model before it is
     written; never overwrites.
 
     Example: `osp export runs/first --onnx model.onnx`

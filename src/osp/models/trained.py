@@ -145,7 +145,7 @@ class Predictor(Model):
     def license(self) -> str:
         if self.network == CUSTOM or is_file(self.network):
             return "that of the module you gave"
-        return find(self.network)[0].licence
+        return find(self.network)[0].license
 
     def comparable(self, features: np.ndarray) -> np.ndarray:
         return unit_rows(features.astype(np.float32))

@@ -38,6 +38,6 @@ NETWORK = NetworkSpec(
     build=Adapter,
     summary="residual adapter on stored features of a frozen backbone, the identity at the start",
     origin="after Gao et al., CLIP-Adapter: Better vision-language models with feature adapters, IJCV 2024",
-    licence="MIT, as osp; no weights",
+    license="MIT, as osp; no weights",
     takes=1,
 )

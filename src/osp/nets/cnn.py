@@ -36,7 +36,7 @@ NETWORK = NetworkSpec(
     build=TwoLayerCNN,
     summary="two 3x3 convolutions of 16 and 32 channels, each pooled by two; dropout 0.5 before the classifier",
     origin="Guo et al., Safe deep semi-supervised learning for unseen-class unlabeled data (DS3L), ICML 2020",
-    licence="MIT, as osp; no weights",
+    license="MIT, as osp; no weights",
     feature_dropout=0.5,
     cam_layer="rectified",
 )

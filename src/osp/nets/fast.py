@@ -75,6 +75,6 @@ NETWORK = NetworkSpec(
     build=FastNet,
     summary="0.43 M parameters: fixed 4x4 cosine transform, then three residual pairs on 32, 64 and 128 channels",
     origin="osp's own, for two cores",
-    licence="MIT, as osp; no weights",
+    license="MIT, as osp; no weights",
     cam_layer="layers",
 )

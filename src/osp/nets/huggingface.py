@@ -274,7 +274,7 @@ def _checksum(config: dict[str, Any], files: list[Path]) -> str:
 
 
 def _license(folder: Path, known_as: str) -> str:
-    """What the model card or a licence file beside the weights says."""
+    """What the model card or a license file beside the weights says."""
     for name in ("LICENSE", "LICENSE.txt", "LICENSE.md"):
         if (folder / name).is_file():
             return f"{known_as}:\n{(folder / name).read_text('utf-8', 'replace')[:20_000]}"
@@ -283,8 +283,8 @@ def _license(folder: Path, known_as: str) -> str:
         head = re.match(r"---\n(.*?)\n---", card.read_text("utf-8", "replace")[:20_000], re.DOTALL)
         said = re.search(r"^license:\s*(.+)$", head[1], re.MULTILINE) if head else None
         if said:
-            return f"{known_as}: licence {said[1].strip()}, as its model card says."
-    return f"{known_as}: the licence is not stated beside the weights; ask where you got them."
+            return f"{known_as}: license {said[1].strip()}, as its model card says."
+    return f"{known_as}: the license is not stated beside the weights; ask where you got them."
 
 
 def _first_line(error: BaseException) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from types import ModuleType
 from typing import Any
 
@@ -36,7 +36,7 @@ class NetworkSpec:
     """One line for lists."""
     origin: str
     """Authors and publication."""
-    licence: str
+    license: str = ""
     """Of the code, and of the weights where it comes with some."""
     example: str = ""
     """A member of the family, for suggestions."""
@@ -53,6 +53,15 @@ class NetworkSpec:
     """The layer that Grad-CAM looks at, as a path inside the module (`blocks.2`)."""
     parameters: Callable[..., int] | None = None
     """parameters(*numbers): about how many there will be, without building; UserError where the numbers fit none."""
+    licence: InitVar[str] = ""
+    """`license`, as network files for version 0.1 spell it."""
+
+    def __post_init__(self, licence: str) -> None:
+        object.__setattr__(self, "license", self.license or licence)
+        if not self.license:
+            raise TypeError(
+                "NetworkSpec needs a license: that of the code, and of the weights where it comes with some"
+            )
 
     def numbers(self, name: str) -> tuple[int, ...] | None:
         """The whole numbers in a name of the family, `()` for a single network; None where it is no such name."""

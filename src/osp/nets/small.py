@@ -34,6 +34,6 @@ NETWORK = NetworkSpec(
     build=SmallNet,
     summary="0.48 M parameters: three convolutions that halve the image, each followed by a residual pair",
     origin="osp's own, for two cores",
-    licence="MIT, as osp; no weights",
+    license="MIT, as osp; no weights",
     cam_layer="layers",
 )

@@ -17,9 +17,13 @@ from osp.errors import UserError, first_few, user_path
 from osp.nets.pretrained import Backbone
 from osp.photos.duplicates import Duplicates, Twins, find_duplicates
 from osp.photos.features import Features, compute
+from osp.photos.journal import JOURNAL
+from osp.photos.sorting import OLD_UNKNOWN, UNKNOWN, UNSURE
 
 MARKS = "*?["
 """Of patterns."""
+NO_CLASSES = (UNKNOWN, OLD_UNKNOWN, UNSURE)
+"""Folders that `osp sort` makes beside those of the classes."""
 
 
 class Label(NamedTuple):
@@ -54,6 +58,8 @@ def list_sorted(root: Path, earlier: Sequence[Label] = ()) -> tuple[Listed, tupl
     _check(root, "the folder of sorted photos")
     found, links = list_classes(root)
     listed = Listed()
+    if (root / JOURNAL).is_file() and (left := [name for name in NO_CLASSES if found.pop(name, None)]):
+        listed.notes.append(f"The folders {', '.join(left)} of the sort in {root} make no class.")
     old = [label for label in earlier if os.path.isfile(label.file)]
     classes = sorted({name for name, each in found.items() if each.files} | {label.name for label in old})
     for name, each in found.items():
@@ -100,6 +106,8 @@ def list_test(root: Path, classes: Sequence[str]) -> Listed:
     _check(root, "--test")
     listed = Listed()
     found, _ = list_classes(root)
+    if (root / JOURNAL).is_file():
+        found.pop(UNSURE, None)
     for name, each in found.items():
         listed.add(each, classes.index(name) if name in classes else -1, root / name)
     foreign = [name for name in found if name not in classes]

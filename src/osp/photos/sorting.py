@@ -2,7 +2,7 @@
 
     out/cat/...  out/dog/...     surely one of the classes
     out/_unsure/cat/...          probably, but look at them
-    out/_foreign/...             none of the classes
+    out/_unknown/...             none of the classes
     out/sorted.csv               file, class, probability, OOD score and place of every image
     out/sort-journal.jsonl       what was done, for undo
 
@@ -45,7 +45,9 @@ if TYPE_CHECKING:
 Action = Literal["csv", "link", "copy", "move"]
 ACTIONS: tuple[Action, ...] = ("csv", "link", "copy", "move")
 
-FOREIGN, UNSURE = "_foreign", "_unsure"
+UNKNOWN, UNSURE = "_unknown", "_unsure"
+OLD_UNKNOWN = "_foreign"
+"""What `UNKNOWN` was called in version 0.1."""
 _DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in "123456789")}
 """Names that Windows takes for devices, whatever ending they have."""
 _LONGEST = 200
@@ -254,14 +256,14 @@ def _row(decision: Prediction, sure: float) -> list[str]:
 
 @dataclass(frozen=True)
 class ClassFolders:
-    """The folder of each class, with those for unsure and foreign photos."""
+    """The folder of each class, with those for unsure and unknown photos."""
 
     names: dict[str, str]
 
     def place(self, label: str, inside: bool, sure: bool) -> str:
         """Where a photo belongs, with / between the parts."""
         if not inside:
-            return FOREIGN
+            return UNKNOWN
         return self.names[label] if sure else f"{UNSURE}/{self.names[label]}"
 
 
@@ -274,7 +276,7 @@ def class_folders(labels: Iterable[str]) -> ClassFolders:
     >>> class_folders(["cat", "Cat", "sorted.csv", "..", "a/b"]).names
     {'..': '_', 'Cat': 'Cat', 'a/b': 'a_b', 'cat': '_cat', 'sorted.csv': '_sorted.csv'}
     """
-    taken = {folded(name) for name in (JOURNAL, TABLE, FOREIGN, UNSURE)}
+    taken = {folded(name) for name in (JOURNAL, TABLE, UNKNOWN, OLD_UNKNOWN, UNSURE)}
     names: dict[str, str] = {}
     for label in sorted(set(labels)):
         signs = ("_" if sign in '/\\:*?"<>|' or sign < " " or not can_be_named(sign) else sign for sign in label)
