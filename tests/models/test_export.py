@@ -198,7 +198,7 @@ def test_the_example_in_the_docs_says_what_osp_predict_says(
         assert found["label"] == wanted.label
         assert found["probability"] == pytest.approx(wanted.probability, abs=2e-3)
         assert found["scores"][0] == pytest.approx(wanted.ood_score, abs=2e-3)
-        assert bool(found["foreign"]) == (not wanted.inside)
+        assert bool(found["unknown"]) == (not wanted.inside)
         decisions.append(wanted.inside)
         if photo in photos[:6]:
             assert np.array_equal(found["photo"], decode(str(photo), 224).transpose(1, 2, 0))

@@ -42,7 +42,7 @@ def test_it_is_tested_on_photos_kept_aside_and_leaves_a_page(folders: Path, caps
     said = capsys.readouterr().out
     assert "from scratch by fixmatch" in said
     assert re.search(r"Test photos: accuracy [\d.]+ % \(\d+ to \d+\) of 12\.", said)
-    assert re.search(r"AUROC [\d.]+; \d+ % of 6 get in, \d+ % of the known ones do\.", said)
+    assert re.search(r"AUROC [\d.]+; \d+ % of 6 are accepted, \d+ % of the known ones are\.", said)
     assert (folders / "run" / "report.html").is_file()
 
 

@@ -18,7 +18,7 @@ from osp.data import load
 from osp.errors import UserError
 from osp.models import Predictor
 from osp.models import load as open_run
-from osp.photos.fit import let_in
+from osp.photos.fit import probably_unknown
 from osp.photos.reading import image_files
 
 
@@ -151,11 +151,11 @@ def test_a_threshold_that_lets_many_foreign_photos_in_is_called_so(capsys: pytes
     }
     _print_fit(result, Path("run"))
     said = " ".join(capsys.readouterr().out.split())
-    assert "So about 12 of these 58 are probably foreign" in said
+    assert "So about 12 of these 58 are probably unknown" in said
     assert "estimated share 80 %" in said
     assert "test" not in said
     _print_fit({**result, "pile_photos": {**pile, "in": 47}}, Path("run"))
-    assert "probably foreign" not in capsys.readouterr().out
+    assert "probably unknown" not in capsys.readouterr().out
     _print_fit({**result, "pile_photos": {"counted": 0, "in": 0, "per_class": {}, "share": None}}, Path("run"))
     assert "pile.csv" not in capsys.readouterr().out
 
@@ -187,7 +187,7 @@ def test_measured_acceptance_of_foreign_photos_counts_more_than_the_estimated_sh
     }
     _print_fit(result, Path("run"))
     said = capsys.readouterr().out
-    assert "As 70 % of the foreign test photos get in, about 28 of these 85 are probably foreign" in said
+    assert "As 70 % of the unknown test photos are accepted, about 28 of these 85 are probably unknown" in said
     assert said.count("100.0 % (91 to 100) of 400") == 4  # none of them broken over lines
-    assert "nobody can say" in let_in(85, 100, 0.95, {**tested, "foreign_accepted": 90.0})
-    assert let_in(95, 100, 0.95, tested) == ""
+    assert "it cannot be said" in probably_unknown(85, 100, 0.95, {**tested, "foreign_accepted": 90.0})
+    assert probably_unknown(95, 100, 0.95, tested) == ""

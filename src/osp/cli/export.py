@@ -38,4 +38,4 @@ def export(
         say(f"Wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
     say(f"Input `images`: {facts['input']}. Outputs: `probabilities` and `ood_score` (larger = more OOD).")
     say(f"From a file to these pixels {facts['preprocessing']}.")
-    say(f"An image with an ood_score above {float(facts['threshold']):.4g} looks foreign; class names: metadata.")
+    say(f"An image with an ood_score above {float(facts['threshold']):.4g} looks unknown; class names: metadata.")

@@ -29,7 +29,7 @@ def fit(
     pile: Annotated[Path | None, typer.Argument(metavar="[PILE]", help="Unsorted photos, many of no class.")] = None,
     out: Annotated[Path, typer.Option(help="New folder for the model and the results.")] = Path("run"),
     test: Annotated[
-        Path | None, typer.Option(help="Photos to test on: folders named like the classes, others are foreign.")
+        Path | None, typer.Option(help="Photos to test on: folders named like the classes, others are unknown.")
     ] = None,
     backbone: Annotated[
         str | None,
@@ -64,7 +64,7 @@ def fit(
 
     - `osp fit sorted/ pile/ --out run`
 
-    - `osp fit sorted/ pile/ --out run --test kept-aside/`
+    - `osp fit sorted/ pile/ --out run --test for-testing/`
 
     - `osp fit newly-sorted/ --from run --out run2`
 
@@ -147,7 +147,7 @@ def _from_scratch(
         with shown() as display:
             figures = figures_on(load_predictor(run.path), tested, classes, display.loading)
         say(f"Test photos: accuracy {_share(figures)}.")
-        _say_foreign(figures)
+        _say_unknown(figures)
     say(f"Run: {run.path}")
     if page:
         from osp.report import write_report
@@ -156,7 +156,7 @@ def _from_scratch(
 
 
 def _print_fit(result: dict[str, Any], path: Path) -> None:
-    from osp.photos.fit import let_in
+    from osp.photos.fit import probably_unknown
 
     rows: list[tuple[object, ...]] = []
     for name, estimate in result["estimates"].items():
@@ -170,13 +170,13 @@ def _print_fit(result: dict[str, Any], path: Path) -> None:
     console().print(columns(*rows, headings=headings, padding=(0, 1)))
     say(f"Kept: {result['kept']}.")
     tested = (result["test"] or {}).get(result["kept"]) or {}
-    _say_foreign(tested)
+    _say_unknown(tested)
     pile = result["pile_photos"]
     if pile["counted"]:
         listed = ", ".join(f"{name} {count}" for name, count in pile["per_class"].items())
         say(f"The pile: {pile['in']:,} of {pile['counted']:,} photos look like one of the classes ({listed}); ", "")
         say(f"estimated share {100 * pile['share']:.0f} %.")
-        if doubt := let_in(pile["in"], pile["counted"], pile["share"], tested):
+        if doubt := probably_unknown(pile["in"], pile["counted"], pile["share"], tested):
             say(doubt)
         if not result["threshold_photos"]:
             say("That is a guess: with one photo per class the threshold rests on the pile alone.")
@@ -187,12 +187,12 @@ def _print_fit(result: dict[str, Any], path: Path) -> None:
     say(f"Next: osp predict {path} NEW.jpg   osp sort {path} PILE --to FOLDER")
 
 
-def _say_foreign(tested: dict[str, Any]) -> None:
-    """How well foreign test photos are told from the others, where there are any."""
+def _say_unknown(tested: dict[str, Any]) -> None:
+    """How well unknown test photos are separated from the others, where there are any."""
     if tested.get("auroc") is not None:
-        accepted = f"{tested['foreign_accepted']:.0f} % of {tested['foreign']} get in"
-        say(f"Foreign test photos: AUROC {tested['auroc']:.1f}; {accepted}, ", "")
-        say(f"{tested['known_accepted']:.0f} % of the known ones do.")
+        accepted = f"{tested['foreign_accepted']:.0f} % of {tested['foreign']} are accepted"
+        say(f"Unknown test photos: AUROC {tested['auroc']:.1f}; {accepted}, ", "")
+        say(f"{tested['known_accepted']:.0f} % of the known ones are.")
 
 
 def _share(part: dict[str, Any] | None) -> str:
@@ -216,7 +216,7 @@ def predict(
 ) -> None:
     """Say for each image its class, how sure that is, and whether it belongs to any of the classes.
 
-    Probabilities are calibrated. The OOD score is larger for what looks more foreign; above the threshold the decision
+    Probabilities are calibrated. The OOD score is larger for what looks more unknown; above the threshold the decision
     is `out`. A file that cannot be read gets a row that says why, and the exit code is 1.
 
     Examples:

@@ -26,7 +26,7 @@ def serve(
     waiting: Annotated[int, typer.Option(min=1, help="Images that may wait; more are told to come back.")] = 8,
 ) -> None:
     """Try a model in the browser: drop an image, see its class, whether it belongs, where the model looks, and the
-    labelled photos most like it. The same as JSON: POST an image to /predict; /openapi.json describes it.
+    labeled photos most like it. The same as JSON: POST an image to /predict; /openapi.json describes it.
 
     Images are looked at in memory and never kept. Needs the extra `serve`: pip install 'osp[serve]'.
 

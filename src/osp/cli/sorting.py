@@ -34,7 +34,7 @@ def sort(
     accept: Annotated[float, typer.Option(help=ACCEPT_HELP)] = 0.95,
     sure: Annotated[float, typer.Option(min=0, max=1, help="Less probable ones go to the folder _unsure.")] = 0.8,
 ) -> None:
-    """Sort a pile into folders by class; doubtful photos and foreign ones get folders of their own.
+    """Sort a pile into folders by class; doubtful photos and unknown ones get folders of their own.
 
     Only a table is written unless you ask for links, copies or moves. Nothing is ever overwritten, and a journal in
     the folder lets --undo put everything back, also after a crash.

@@ -1,4 +1,4 @@
-"""How good a classifier is and how sure it may be, from logits of labelled images that were held out in turn."""
+"""How good a classifier is and how sure it may be, from logits of labeled images that were held out in turn."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ FOLDS = 5
 
 @dataclass(frozen=True)
 class Estimate:
-    """How good the classifier is, by cross-validation on the labelled images; percent where not said otherwise."""
+    """How good the classifier is, by cross-validation on the labeled images; percent where not said otherwise."""
 
     images: int
-    """Labelled images that were held out once: the interval is wide where these are few."""
+    """Labeled images that were held out once: the interval is wide where these are few."""
     correct: int
     accuracy: float
     low: float

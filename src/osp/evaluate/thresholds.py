@@ -31,7 +31,7 @@ def thresholds(known: Mapping[str, np.ndarray]) -> dict[str, float]:
 
 
 def threshold(accept: float, id_scores: np.ndarray, id_weights: np.ndarray, pile_scores: np.ndarray) -> float:
-    """The score up to which an image is taken for a known one; infinite where there is nothing to tell by."""
+    """The score up to which an image counts as known; infinite where nothing says so."""
     check_accept(accept)
     if len(id_scores):
         return weighted_quantile(id_scores, id_weights, accept)
@@ -76,8 +76,8 @@ def weighted_quantile(values: np.ndarray, weights: np.ndarray, share: float) -> 
 
 
 def fit_temperature(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> float:
-    """The temperature with the least log loss. Targets keep 1/(n + 2) back, so that no mistake among few images is not
-    taken for certainty (after Platt)."""
+    """The temperature with the least log loss. Targets keep 1/(n + 2) back, so that no mistake among few images is no
+    certainty (after Platt)."""
     candidates = np.geomspace(0.02, 50, 120)
     kept_back = 1 / (len(labels) + 2)
     losses = [log_loss(logits / t, labels, weights, kept_back) for t in candidates]

@@ -2,7 +2,7 @@
 
 Input `images`: uint8 N×H×W×C (RGB, or one grey channel), of the model's size, any N. Outputs: `probabilities` N×K and
 `ood_score` N (larger = more OOD). What else is needed to use it stands in the file's metadata: `class_names` (JSON),
-`threshold` (an image above it looks foreign), `score`, `input`, `preprocessing` (how osp makes such pixels of a file),
+`threshold` (an image above it looks unknown), `score`, `input`, `preprocessing` (how osp makes such pixels of a file),
 `backbone`, `license`. A program keeps the same as JSON in its extra file `osp.json`. Nothing is written before the
 exported model has said of some images what the model says.
 """
@@ -142,7 +142,7 @@ def _of_predictor(model: Predictor, score: str | None) -> Exportable:
 
 def _of_photos(model: PhotoModel, score: str | None) -> Exportable:
     if score not in (None, "neighbors"):
-        raise UserError(f"A photo model has one OOD score, that of its neighbours; {score!r} is none of its own.")
+        raise UserError(f"A photo model has one OOD score, that of its neighbors; {score!r} is none of its own.")
     shape = (model.size, model.size, 3)
     facts = _facts(model, shape, "neighbors", model.threshold)
     return Exportable(PhotoNet(model).eval().requires_grad_(False), shape, facts, model)

@@ -30,7 +30,7 @@ Target = Callable[[Tensor], Tensor]
 def grad_cam(net: Network, images: Tensor, target: Target) -> np.ndarray:
     """Maps N×H×W of the size of the images, each scaled to a maximum of 1 (all zero where nothing speaks for y).
 
-    `images` are normalised as the network wants them. In evaluation mode each image is on its own: the gradient of the
+    `images` are normalized as the network wants them. In evaluation mode each image is on its own: the gradient of the
     sum of the y is that of each.
     """
     training = net.training

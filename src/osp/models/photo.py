@@ -108,7 +108,7 @@ class PhotoModel(Model):
         return f"PhotoModel({named(self.class_names)}; images 3×{self.size}×{self.size}; {self.network})"
 
     def save(self, folder: Path | str) -> None:
-        """Write the model; the facts come last, so that a folder with them is whole."""
+        """Write the model; the facts come last, so that a folder with them is complete."""
         folder = Path(folder)
         arrays = {name: np.ascontiguousarray(getattr(self.instant, name)) for name in _ARRAYS}
         if self.instant.adapter is not None:
@@ -237,7 +237,7 @@ def _instant(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Instant:
     if not count or not 0 <= values["labels"].min() <= values["labels"].max() < len(names):
         raise ValueError("labels do not fit the classes")
     if not 0 <= int(facts["neighbors"]) <= references:
-        raise ValueError(f"{facts['neighbors']} neighbours among {references}")
+        raise ValueError(f"{facts['neighbors']} neighbors among {references}")
     for name, (least, most) in LIMITS.items():
         if not least <= float(facts[name]) <= most:
             raise ValueError(f"{name} is {float(facts[name]):g}; it lies between {least:g} and {most:g}")

@@ -80,7 +80,7 @@ def figures_on(
 def worth_labeling(
     model: Model, run: Path, files: Sequence[str], count: int, accept: float, progress: Progress | None
 ) -> list[tuple[str, str]]:
-    """(file, reason) of the photos of a pile most worth labelling, those that have a label left out."""
+    """(file, reason) of the photos of a pile most worth labeling, those that have a label left out."""
     if not isinstance(model, PhotoModel):
         raise UserError(f"--next needs a run of osp fit; {run} was trained by osp train.")
     features = compute(files, model.backbone, progress=progress)

@@ -1,4 +1,4 @@
-"""What a person should look at: labels that look wrong, and the images most worth labelling next."""
+"""What a person should look at: labels that look wrong, and the images most worth labeling next."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import torch
 from osp.models.instant import FeatureRows, Instant, lengths, similarity, tensor
 
 LOOK_AT = 5
-"""Nearest labelled images that all have to say otherwise."""
+"""Nearest labeled images that all have to say otherwise."""
 
 
 @dataclass(frozen=True)
 class WrongLabel:
-    """A labelled image that looks like another class."""
+    """A labeled image that looks like another class."""
 
     position: int
-    """Among the labelled images."""
+    """Among the labeled images."""
     label: int
     suggestion: int
     margin: float
     """How much more similar to the suggested class than to the rest of its own, as a cosine."""
     neighbors: tuple[int, ...]
-    """Positions of the nearest labelled images, nearest first."""
+    """Positions of the nearest labeled images, nearest first."""
 
 
 def wrong_labels(instant: Instant) -> list[WrongLabel]:
-    """Labelled images of which, taken out, none of the nearest has the label and another class is more similar.
+    """Labeled images of which, taken out, none of the nearest has the label and another class is more similar.
 
     The second condition compares whole classes, so that a small class among large ones is not suspected because most
     images are of the others. Needs two images of a class; most suspicious first.
@@ -70,7 +70,7 @@ class WorthLabeling:
 def next_to_label(
     instant: Instant, pile: np.ndarray | FeatureRows, count: int, accept: float = 0.95
 ) -> list[WorthLabeling]:
-    """The images of the pile (raw features) most worth labelling: doubtful, and unlike each other.
+    """The images of the pile (raw features) most worth labeling: doubtful, and unlike each other.
 
     There are two doubts, asked for in turn: between two classes, 1 - (p1 - p2) for images that belong; and whether an
     image belongs at all, 1 - |s - t| / spread of s, at the threshold t of the OOD score s. Images are taken greedily by

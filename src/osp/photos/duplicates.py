@@ -1,8 +1,8 @@
 """Images that are there twice: exactly (the same bytes) or nearly (resized, saved again, slightly edited).
 
-Two images are near duplicates where the differences between neighbouring pixels of their thumbnails (17x17, grey) have
+Two images are near duplicates where the differences between neighboring pixels of their thumbnails (17x17, grey) have
 a correlation of at least `ALIKE`: a difference hash that keeps the sizes of the differences. A hash of their signs
-alone takes one sea under one sky for another, and features of the backbone change more when an image is saved again at
+alone cannot separate one sea under one sky from another, and features of the backbone change more when an image is saved again at
 a low quality than between two images of the same kind.
 """
 
@@ -22,7 +22,7 @@ _CHUNK = 1024
 
 @dataclass(frozen=True)
 class Twins:
-    """Images that count as one: positions among the labelled images, and in the pile."""
+    """Images that count as one: positions among the labeled images, and in the pile."""
 
     labeled: tuple[int, ...]
     pile: tuple[int, ...]
@@ -38,17 +38,17 @@ class Duplicates:
 
     @property
     def in_both(self) -> tuple[Twins, ...]:
-        """Labelled images that also lie in the pile."""
+        """Labeled images that also lie in the pile."""
         return tuple(group for group in self.groups if group.labeled and group.pile)
 
     def pile_once(self, size: int) -> np.ndarray:
-        """Positions in a pile of this size, each image counted once and those that are labelled not at all."""
+        """Positions in a pile of this size, each image counted once and those that are labeled not at all."""
         extra = {i for group in self.groups for i in (group.pile if group.labeled else group.pile[1:])}
         return np.array([i for i in range(size) if i not in extra], dtype=np.int64)
 
 
 def find_duplicates(labeled: Features, pile: Features) -> Duplicates:
-    """Exact and near duplicates among labelled images and pile."""
+    """Exact and near duplicates among labeled images and pile."""
     keys = [*labeled.keys, *pile.keys]
     first: dict[str, int] = {}
     parent = [first.setdefault(key, i) for i, key in enumerate(keys)]
@@ -81,7 +81,7 @@ def find_duplicates(labeled: Features, pile: Features) -> Duplicates:
 
 
 def differences(thumbnails: np.ndarray) -> np.ndarray:
-    """Differences to the right and lower neighbours, one row of length one per image; zero for a plain surface."""
+    """Differences to the right and lower neighbors, one row of length one per image; zero for a plain surface."""
     grey = thumbnails.astype(np.float32)
     corner = grey[:, :-1, :-1]
     pair = np.stack([grey[:, :-1, 1:] - corner, grey[:, 1:, :-1] - corner], axis=1)

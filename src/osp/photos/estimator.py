@@ -46,12 +46,12 @@ class InputError(UserError, ValueError):
 
 
 class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier from few labels and many unlabelled images, some of which belong to none of the classes.
+    """A classifier from few labels and many unlabeled images, some of which belong to none of the classes.
 
     Images are uint8 arrays N×H×W (grey) or N×H×W×C, lists of arrays, Pillow images or paths, or a folder (all images
     in it and below, sorted by path). They are looked at through a frozen pretrained network. A plain N×D array of
-    numbers is taken for features as they are. Either way `osp.photos.instant` is fitted: a linear classifier and a
-    nearest-neighbour OOD score on features centred by the mean of labelled and unlabelled images.
+    numbers is used as features. Either way `osp.photos.instant` is fitted: a linear classifier and a
+    nearest-neighbor OOD score on features centered by the mean of labeled and unlabeled images.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None, X_unlabeled: Any = None) -> Self:
-        """Fit on labelled images, those with the label -1 and `X_unlabeled` counting as unlabelled; returns itself.
+        """Fit on labeled images, those with the label -1 and `X_unlabeled` counting as unlabeled; returns itself.
 
         Without `y`, X is a folder with one folder per class, whose names are the classes. Raises a UserError that is
         also a ValueError, as scikit-learn has it, where there are fewer than two classes, X and y do not go together,
@@ -141,7 +141,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """The most likely class of each image, however foreign it looks; `is_ood` tells that."""
+        """The most likely class of each image, even of an unknown one; `is_ood` says which those are."""
         best = self.predict_proba(X).argmax(axis=1)
         return np.asarray(self.classes_[best])
 
@@ -151,7 +151,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.instant_.predict_proba(rows)
 
     def ood_score(self, X: Any) -> np.ndarray:
-        """How foreign each image looks; larger = more OOD."""
+        """How unknown each image looks; larger = more OOD."""
         rows = self._answerable(X)
         return self.instant_.ood_score(rows)
 
@@ -167,7 +167,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         y = column_or_1d(y)
         known = ~is_unlabeled(y)
         if not known.any():
-            raise InputError("There is nothing to score: every label is -1 (unlabelled).")
+            raise InputError("There is nothing to score: every label is -1 (unlabeled).")
         right = self.predict(X)[known] == y[known]
         return float(np.average(right, weights=None if sample_weight is None else np.asarray(sample_weight)[known]))
 
@@ -335,7 +335,7 @@ def image_features(given: Any, backbone: Backbone) -> np.ndarray:
     """float32 features of images in memory, in order."""
     shape = (3, backbone.size, backbone.size)
     if isinstance(given, np.ndarray) and given.ndim == 3:
-        given = given[..., None]  # always grey here: N×H×3 is not taken for one photograph
+        given = given[..., None]  # always grey here: N×H×3 is not one photograph
     rows = np.empty((len(given), backbone.feature_dim), np.float32)
     for start in range(0, len(given), CHUNK):
         part = given[start : start + CHUNK]

@@ -3,7 +3,7 @@
 A store is a folder in the cache with one file per view. A file is a row of records (key, thumbnail, features as
 float16, checksum) and only ever grows at its end, so a process that is killed loses at most the images it was busy
 with: a record cut short is cut off by the next writer, one whose checksum is wrong is passed over. The key is a hash of
-the image file's bytes: a changed file is computed anew, an added one added, a renamed or doubled one costs nothing.
+the image file's bytes: a changed file is computed again, an added one added, a renamed or doubled one costs nothing.
 
 Views: `plain`, `flip` (mirrored), and two draws each of `weak` and `strong` (`osp.data.views`) that depend on the
 file's content alone.

@@ -1,6 +1,6 @@
-"""`osp.fit`: from a folder of sorted photographs and a pile of others to a classifier that also says what is foreign.
+"""`osp.fit`: from a folder of sorted photographs and a pile of others to a classifier that also says what is unknown.
 
-Read `fit` from top to bottom. The run folder (`osp.photos.folder`) appears whole, at the end; until then only the
+Read `fit` from top to bottom. The run folder (`osp.photos.folder`) appears complete, at the end; until then only the
 feature cache grows, so that a fit that was stopped goes on where it was when it is started again.
 """
 
@@ -79,7 +79,7 @@ def fit(
 
     Raises
     ------
-    UserError : something that you can mend: a folder that is missing or in use, fewer than two classes, no photo that
+    UserError : something that you can fix: a folder that is missing or in use, fewer than two classes, no photo that
         can be read, an unknown backbone or method.
 
     >>> import osp, tempfile
@@ -279,14 +279,14 @@ def in_words(estimate: Estimate | None) -> str:
 
 
 def pile_or_not(alone: Estimate | None, both: Estimate | None, kept_alone: bool) -> str:
-    """Which of the two is kept to tell the classes apart, and why."""
+    """Which of the two is kept for the classes, and why."""
     if alone is None or both is None:
         return "Kept: labels and pile. With one photo per class it cannot be compared with labels alone."
     figures = f"{alone.balanced_accuracy:.1f} % without the pile, {both.balanced_accuracy:.1f} % with it"
     if kept_alone:
         return (
-            f"The pile does not help to tell the classes apart here: {figures}, all classes counted alike. Kept: "
-            "labels alone. The pile still says what is foreign."
+            f"The pile does not help to separate the classes here: {figures}, all classes counted alike. Kept: "
+            "labels alone. The pile still says what is unknown."
         )
     if both.balanced_accuracy == alone.balanced_accuracy:
         return f"Kept: labels and pile ({figures}: a tie; so classes and OOD score use the same features)."
@@ -299,43 +299,43 @@ def about_threshold(held_out: int, pile: int) -> str:
         few = ": few, so take it as rough" if held_out < FEW else ""
         return f"The OOD threshold is set to let through 95 % of the known classes, by {held_out} photos held out{few}."
     if pile < 2:
-        return "There is no OOD threshold: with one photo per class and no pile nothing can be called foreign."
+        return "There is no OOD threshold: with one photo per class and no pile nothing can be called unknown."
     return (
         "The OOD threshold is a guess from the pile: with one photo per class none can be held out, and it may lose "
-        "far more than 5 % of the known classes (9 to 27 % in tests of ours). A second photo per class mends that."
+        "far more than 5 % of the known classes (9 to 27 % in tests of ours). A second photo per class fixes that."
     )
 
 
-def let_in(accepted: int, counted: int, share: float, tested: dict[str, Any] | None = None) -> str:
-    """How many of the accepted photos of a pile are probably foreign, where that is many.
+def probably_unknown(accepted: int, counted: int, share: float, tested: dict[str, Any] | None = None) -> str:
+    """How many of the accepted photos of a pile are probably unknown, where that is many.
 
-    Foreign test photos, where there are any, have shown how many get in: of the pile's n photos, F of them foreign, as
-    many get in as were accepted, k (n - F) + f F. Else the estimated share of the pile is known, of which the threshold
-    lets 95 % through; the rest must be foreign.
+    Unknown test photos, where there are any, have shown how many are accepted: of the pile's n photos, U of them
+    unknown, k (n - U) + u U. Else the estimated share of the pile is known, of which the threshold accepts 95 %; the
+    rest must be unknown.
 
-    >>> let_in(58, 60, 0.8)[:79]
-    'So about 12 of these 58 are probably foreign: what looks much like a class gets'
-    >>> let_in(48, 60, 0.8)
+    >>> probably_unknown(58, 60, 0.8)[:79]
+    'So about 12 of these 58 are probably unknown: what looks much like a class is a'
+    >>> probably_unknown(48, 60, 0.8)
     ''
-    >>> let_in(66, 90, 0.7, {"foreign": 20, "foreign_accepted": 25.0, "known_accepted": 97.5})[:78]
-    'As 25 % of the foreign test photos get in, about 8 of these 66 are probably fo'
+    >>> probably_unknown(66, 90, 0.7, {"foreign": 20, "foreign_accepted": 25.0, "known_accepted": 97.5})[:78]
+    'As 25 % of the unknown test photos are accepted, about 8 of these 66 are proba'
     """
     stricter = "`osp predict --accept 0.8` is stricter."
     if tested and tested.get("foreign"):
-        known, foreign = tested["known_accepted"] / 100, tested["foreign_accepted"] / 100
-        rate = f"{tested['foreign_accepted']:.0f} % of the foreign test photos get in"
-        if known - foreign < 0.1:
+        known, unknown = tested["known_accepted"] / 100, tested["foreign_accepted"] / 100
+        rate = f"{tested['foreign_accepted']:.0f} % of the unknown test photos are accepted"
+        if known - unknown < 0.1:
             return (
-                f"As {rate}, nearly as many as of the known ones, nobody can say how many of these {accepted:,} are "
-                f"foreign. {stricter}"
+                f"As {rate}, nearly as many as of the known ones, it cannot be said how many of these {accepted:,} "
+                f"are unknown. {stricter}"
             )
-        strangers = min(max((known * counted - accepted) / (known - foreign), 0), counted)
-        inside = min(round(foreign * strangers), accepted)
+        others = min(max((known * counted - accepted) / (known - unknown), 0), counted)
+        inside = min(round(unknown * others), accepted)
         if inside < max(2, 0.1 * accepted):
             return ""
-        return f"As {rate}, about {inside:,} of these {accepted:,} are probably foreign. {stricter}"
+        return f"As {rate}, about {inside:,} of these {accepted:,} are probably unknown. {stricter}"
     inside = accepted - round(0.95 * share * counted)
     if inside < max(2, 0.1 * accepted):
         return ""
-    why = "what looks much like a class gets in"
-    return f"So about {inside:,} of these {accepted:,} are probably foreign: {why}. {stricter}"
+    why = "what looks much like a class is accepted"
+    return f"So about {inside:,} of these {accepted:,} are probably unknown: {why}. {stricter}"

@@ -1,4 +1,4 @@
-"""The folder of a fit: written whole at the end, and read again.
+"""The folder of a fit: written at the end, all at once, and read again.
 
 photos.safetensors, photos.json   the model, for `osp predict` and `osp sort`
 pile.csv                          class, probability, OOD score and decision of every photo of the pile
@@ -58,7 +58,7 @@ SAMPLED = 1000
 
 
 def write_fit(folder: Path, model: PhotoModel, photos: Photographs, result: dict[str, Any], started: float) -> None:
-    """The whole run folder, which gets its name last."""
+    """The run folder, which gets its name last."""
     instant, labeled, pile = model.instant, photos.labeled, photos.pile
     with new_folder(folder) as partial:
         model.save(partial)

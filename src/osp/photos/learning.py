@@ -54,12 +54,12 @@ BANK = 512
 
 @dataclass(frozen=True)
 class Ground:
-    """What is trained on: the head's inputs by view, sqrt(D) times as long, rows of the labelled images first."""
+    """What is trained on: the head's inputs by view, sqrt(D) times as long, rows of the labeled images first."""
 
     views: Mapping[str, np.ndarray]
     labels: np.ndarray
     id_share: float
-    """Of the pile, estimated from the scores of labelled images that were held out; 0 where none could be."""
+    """Of the pile, estimated from the scores of labeled images that were held out; 0 where none could be."""
 
     @classmethod
     def of(cls, instant: Instant, stored: Mapping[str, np.ndarray], labels: np.ndarray) -> Ground:
@@ -150,7 +150,7 @@ def learn(
     seed: int = 0,
     **options: Any,
 ) -> Instant:
-    """The instant answer with an adapter and a head that `method` has trained, on these labelled rows (all of them).
+    """The instant answer with an adapter and a head that `method` has trained, on these labeled rows (all of them).
 
     `options` are the method's; where they are silent, rates and batches are far smaller than from scratch.
     """

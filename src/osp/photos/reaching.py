@@ -267,7 +267,7 @@ def _changed(before: os.stat_result | None, now: os.stat_result | None) -> bool:
 
 
 def partial_of(target: Place) -> Place:
-    """Where a copy stays until it is whole."""
+    """Where a copy stays until it is complete."""
     name = os.path.basename(target.path)
     while len(os.fsencode(name)) > 200:
         name = name[:-1]
@@ -275,7 +275,7 @@ def partial_of(target: Place) -> Place:
 
 
 def copy(source: Place, target: Place, follow: bool = False) -> tuple[os.stat_result, os.stat_result]:
-    """Copy with times; the target appears whole or not at all, and never replaces another file.
+    """Copy with times; the target appears complete or not at all, and never replaces another file.
 
     Gives what the source was when it was opened, and the new file; `follow` copies what a link leads to.
     """

@@ -54,7 +54,7 @@ class Listed:
 
 
 def list_sorted(root: Path, earlier: Sequence[Label] = ()) -> tuple[Listed, tuple[str, ...]]:
-    """The labelled photographs and the names of the classes: one folder per class, and labels of an earlier fit."""
+    """The labeled photographs and the names of the classes: one folder per class, and labels of an earlier fit."""
     _check(root, "the folder of sorted photos")
     found, links = list_classes(root)
     listed = Listed()
@@ -74,7 +74,7 @@ def list_sorted(root: Path, earlier: Sequence[Label] = ()) -> tuple[Listed, tupl
             listed.files.append(label.file)
             listed.labels.append(classes.index(label.name))
     if gone := len(earlier) - len(old):
-        listed.notes.append(f"Of the photos labelled in the earlier fit {gone} are no longer where they were.")
+        listed.notes.append(f"Of the photos labeled in the earlier fit {gone} are no longer where they were.")
     if links:
         listed.notes.append(f"Linked folders in {root} that lead back into it were not followed ({first_few(links)}).")
     if loose := walk(root, deep=False).files:
@@ -110,9 +110,9 @@ def list_test(root: Path, classes: Sequence[str]) -> Listed:
         found.pop(UNSURE, None)
     for name, each in found.items():
         listed.add(each, classes.index(name) if name in classes else -1, root / name)
-    foreign = [name for name in found if name not in classes]
-    if foreign:
-        listed.notes.append(f"In {root}, these are taken for none of the classes: {', '.join(foreign)}.")
+    unknown = [name for name in found if name not in classes]
+    if unknown:
+        listed.notes.append(f"In {root}, these count as none of the classes: {', '.join(unknown)}.")
     if not any(label >= 0 for label in listed.labels):
         raise UserError(f"--test {root} has no folder with images named like one of the classes {', '.join(classes)}.")
     return listed
@@ -157,7 +157,7 @@ def without_copies(test: Listed, learned: Sequence[Listed]) -> Listed:
     left_out = set(copies)
     keep = [i for i in range(len(test.files)) if i not in left_out]
     if not any(test.labels[i] >= 0 for i in keep):
-        raise UserError("All test photos of known classes are learned from, too: keep others aside for --test.")
+        raise UserError("All test photos of known classes are learned from, too: keep other photos for --test.")
     notes = list(test.notes)
     if copies:
         shown = first_few([test.files[i] for i in copies])
@@ -193,7 +193,7 @@ class Photographs:
 
     @property
     def counts(self) -> np.ndarray:
-        """Labelled images per class."""
+        """Labeled images per class."""
         return np.bincount(self.labels[self.use], minlength=len(self.classes))
 
 

@@ -201,7 +201,7 @@ def _place(file: str, root: str, folder: str, out: Path, action: Action, journal
                     continue
                 entry = {"action": action, "from": path, "to": to, "size": size}
                 if linked and action == "copy":
-                    entry["link"] = source.readlink()  # it was one before: undo then takes it for the original
+                    entry["link"] = source.readlink()  # it was one before: undo then accepts it as the original
                 journal.write({**entry, "row": [*(defused(cell) for cell in row), defused(to)]})
                 try:
                     if action == "link":

@@ -154,7 +154,7 @@ class _Server:
         if number < len(self._served.known):
             found = await asyncio.get_running_loop().run_in_executor(self._reader, self._served.photos.show, number)
         if found is None:
-            raise Refused(404, f"There is no labelled photo {number} to show.")
+            raise Refused(404, f"There is no labeled photo {number} to show.")
         return Response(jpeg(found), media_type="image/jpeg")
 
     async def predict(self, request: Request) -> Response:

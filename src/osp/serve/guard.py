@@ -35,7 +35,7 @@ class Guard:
         self.app = app
         self.names = frozenset(name.lower().rstrip(".") for name in names)
         self.any_address = any_address
-        """Whether an address in digits is a name of this server: nobody's DNS can point such a name elsewhere."""
+        """Whether an address in digits is a name of this server: no DNS can point such a name elsewhere."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

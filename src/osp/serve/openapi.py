@@ -23,7 +23,7 @@ _WHOLE = {"type": "integer", "minimum": 0}
 
 
 def description(classes: list[str], most_bytes: int, most_pixels: int) -> dict[str, Any]:
-    """The whole document; classes and limits are those of this server."""
+    """The document; classes and limits are those of this server."""
     return {
         "openapi": "3.1.0",
         "info": {
@@ -48,7 +48,7 @@ def description(classes: list[str], most_bytes: int, most_pixels: int) -> dict[s
             "/labeled/{number}": {
                 "get": _operation(
                     "labeled",
-                    "A labelled photo, small",
+                    "A labeled photo, small",
                     {
                         "200": _answer("The photo", "image/jpeg", {"type": "string", "format": "binary"}),
                         "404": _error("There is none of that number, or the photo is no longer where it was"),
@@ -77,7 +77,7 @@ def _predict(most_bytes: int, most_pixels: int) -> dict[str, Any]:
         {
             "name": "neighbors",
             "in": "query",
-            "description": "How many of the nearest labelled photos to name.",
+            "description": "How many of the nearest labeled photos to name.",
             "schema": {**_WHOLE, "maximum": MOST_NEIGHBORS, "default": DEFAULTS["neighbors"]},
         },
         {
@@ -133,8 +133,8 @@ def _schemas(classes: list[str], most_bytes: int, most_pixels: int) -> dict[str,
         "class": name,
         "probability": _SHARE,
         "probabilities": _object(dict.fromkeys(dict.fromkeys(classes), _SHARE)),
-        "ood_score": {"type": "number", "description": "Larger = more foreign."},
-        "threshold": {"type": ["number", "null"], "description": "Above it an image is called foreign; null: never."},
+        "ood_score": {"type": "number", "description": "Larger = more unknown."},
+        "threshold": {"type": ["number", "null"], "description": "Above it an image is called unknown; null: never."},
         "in": {"type": "boolean", "description": "Whether it looks like one of the classes."},
         "neighbors": {"type": "array", "maxItems": MOST_NEIGHBORS, "items": _object(neighbor)},
         "heatmap": {
@@ -146,7 +146,7 @@ def _schemas(classes: list[str], most_bytes: int, most_pixels: int) -> dict[str,
     model = {
         "kind": {"type": "string", "enum": ["fit", "train"]},
         "classes": {"type": "array", "items": name},
-        "labeled": {"type": ["array", "null"], "items": _WHOLE, "description": "Labelled photos per class."},
+        "labeled": {"type": ["array", "null"], "items": _WHOLE, "description": "Labeled photos per class."},
         "size": {"type": "integer", "minimum": 1},
         "network": _TEXT,
         "license": _TEXT,

@@ -12,7 +12,7 @@ from pathlib import Path
 from osp.errors import UserError
 
 OPEN_TO_OTHERS = (
-    "Anybody who can reach this machine can use the model and look at the labelled photos: there is no password."
+    "Anybody who can reach this machine can use the model and look at the labeled photos: there is no password."
 )
 
 CONNECTIONS = 512
