@@ -12,7 +12,7 @@ from PIL import Image
 
 from osp.cli import photos as door
 from osp.errors import UserError
-from osp.photos.reading import Listed, list_pile, list_sorted, list_test, without_copies
+from osp.photos.photographs import Listed, list_pile, list_sorted, list_test, without_copies
 from osp.runs.folder import RunFolder
 
 COLORS = {"blue": (40, 40, 200), "red": (200, 40, 40), "green": (40, 200, 40)}

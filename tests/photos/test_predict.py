@@ -19,7 +19,7 @@ from osp.errors import UserError
 from osp.models import Predictor
 from osp.models import load as open_run
 from osp.photos.fit import probably_unknown
-from osp.photos.reading import image_files
+from osp.photos.photographs import image_files
 
 
 def osp(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:

@@ -129,7 +129,7 @@ def test_pile_and_target_inside_each_other_are_refused_before_anything_is_looked
 ) -> None:
     (root / "link").unlink(missing_ok=True)
     (root / "link").symlink_to(root / "pile")
-    monkeypatch.setattr("osp.photos.reading.walk", None)
+    monkeypatch.setattr("osp.photos.photographs.walk", None)
     done = osp("sort", root / "run", root / pile, "--to", root / to)
     assert isinstance(done.exception, UserError)
     assert words in str(done.exception)

@@ -112,7 +112,7 @@ def _from_scratch(
     from osp.photos.decisions import figures_on
     from osp.photos.fit import no_pile
     from osp.photos.folder import check_free
-    from osp.photos.reading import list_pile, list_sorted, list_test, without_copies
+    from osp.photos.photographs import list_pile, list_sorted, list_test, without_copies
     from osp.recipe import Recipe
 
     begun = (user_path(out) / "plan.yaml").is_file()
@@ -232,7 +232,7 @@ def predict(
     from osp.engine.progress import shown
     from osp.evaluate.thresholds import check_accept
     from osp.models import load
-    from osp.photos.reading import image_files
+    from osp.photos.photographs import image_files
 
     check_accept(accept)
     files, notes = image_files(images, sys.stdin if "-" in images else ())

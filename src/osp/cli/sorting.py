@@ -123,7 +123,7 @@ def _sort(
     from osp.models import load
     from osp.photos.decisions import decisions, worth_labeling
     from osp.photos.journal import has_journal
-    from osp.photos.reading import list_pile
+    from osp.photos.photographs import list_pile
     from osp.photos.sorting import check_places, sort_pile
 
     if to is not None:

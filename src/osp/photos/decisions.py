@@ -18,7 +18,7 @@ from osp.models.photo import PhotoModel
 from osp.photos.doubts import next_to_label
 from osp.photos.features import Rows, compute
 from osp.photos.folder import LABELS, RESULT, decide, labels_of, result_of
-from osp.photos.reading import Listed
+from osp.photos.photographs import Listed
 from osp.recipe import Plan
 from osp.runs.folder import RunFolder
 

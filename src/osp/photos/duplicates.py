@@ -2,8 +2,8 @@
 
 Two images are near duplicates where the differences between neighboring pixels of their thumbnails (17x17, grey) have
 a correlation of at least `ALIKE`: a difference hash that keeps the sizes of the differences. A hash of their signs
-alone cannot separate one sea under one sky from another, and features of the backbone change more when an image is saved again at
-a low quality than between two images of the same kind.
+alone cannot separate one sea under one sky from another, and features of the backbone change more when an image is
+saved again at a low quality than between two images of the same kind.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from osp.photos.features import Rows
 from osp.photos.folder import check_free, labels_of, result_of, write_fit
 from osp.photos.instant import fit_instant
 from osp.photos.page.reading import kept_in
-from osp.photos.reading import Listed, Photographs, list_pile, list_sorted, list_test, read
+from osp.photos.photographs import Listed, Photographs, list_pile, list_sorted, list_test, read
 from osp.runs.folder import RunFolder
 from osp.runs.run import Run
 from osp.version import __version__

@@ -37,7 +37,7 @@ from osp.models.model import Answer, Prediction, predictions
 from osp.models.photo import ARRAYS, FACTS, PhotoModel
 from osp.photos.doubts import wrong_labels
 from osp.photos.features import Features
-from osp.photos.reading import Label, Photographs
+from osp.photos.photographs import Label, Photographs
 from osp.tables import write_table
 
 PILE, LABELS, DOUBTS, TWINS, LEFT_OUT, RESULT, TEST, SAMPLE = (

@@ -39,7 +39,7 @@ from osp.nets.adapter import Adapter
 from osp.nets.pretrained import Backbone
 from osp.photos.features import VIEWS, compute
 from osp.photos.instant import fit_head
-from osp.photos.reading import Photographs
+from osp.photos.photographs import Photographs
 from osp.randomness import key_to_seed
 from osp.recipe.plan import Plan, decide_options, versions
 from osp.runs.folder import RunFolder
