@@ -58,8 +58,6 @@ class NetworkSpec:
 
     def __post_init__(self, licence: str) -> None:
         object.__setattr__(self, "license", self.license or licence)
-        if not self.license:
-            raise TypeError("NetworkSpec needs a license: that of the code, and of weights that come with it")
 
     def numbers(self, name: str) -> tuple[int, ...] | None:
         """The whole numbers in a name of the family, `()` for a single network; None where it is no such name."""
