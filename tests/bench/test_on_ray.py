@@ -87,6 +87,7 @@ def test_a_table_is_whole_and_the_local_one_although_a_node_is_killed(cluster: A
     assert all(len(values) == 2 for _, _, values in numbers(tmp_path, "ray"))
 
 
+@pytest.mark.slow
 def test_a_node_on_another_disk_sends_its_run_back(tmp_path: Path) -> None:
     store, plan = Store(tmp_path / "store"), plan_of(options={"batch": 8})
     name = store.folder_for(plan).path.name

@@ -165,6 +165,7 @@ def test_a_further_ood_set_is_tested_without_training_again(tmp_path: Path) -> N
     assert found.folder.read_metrics() == first.folder.read_metrics()
 
 
+@pytest.mark.slow
 def test_a_full_disk_fails_one_run_with_a_sentence_and_leaves_the_others(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     kept, plan = finished(store, plan_of(seed=1)), plan_of(options={"batch": 8})

@@ -150,6 +150,7 @@ def test_memory_is_that_of_a_process_of_its_own() -> None:
     assert 1 < peak_memory("bare", "cnn") < 2000
 
 
+@pytest.mark.slow
 def test_the_share_of_pool_passes_is_that_in_a_default_run(tmp_path: Path) -> None:
     cost = step_cost(TINY, tmp_path, 1, lambda text: None)
     share = next(value for name, value in cost["pool pass"].items() if name.startswith("share"))

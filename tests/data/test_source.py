@@ -16,6 +16,7 @@ import pytest
 import osp
 import osp.data.sources
 import osp.plugins
+from helpers.runs import run
 from osp.cli.lists import datasets
 from osp.data.split import make_split, spec_for
 from osp.errors import UserError
@@ -66,11 +67,11 @@ def test_a_data_set_is_added_in_one_file(stripes: None, tmp_path: Path) -> None:
     assert "stripes" in [info.name for info in osp.data.describe(tmp_path)]
     split = make_split(spec_for("stripes", seed=0), train, test)
     assert (len(split.labeled), len(split.val), split.unlabeled_is_ood.mean()) == (10, 10, 0.5)
-    recipe = osp.Recipe(data="stripes", method="supervised", steps=60, threads=1, options={"batch": 16})
+    recipe = osp.Recipe(data="stripes", method="supervised", steps=60, eval_every=60, threads=1, options={"batch": 16})
     assert make_plan(recipe).network == "cnn"  # for small grey images, as the file says
-    run = osp.train(recipe, tmp_path / "run")
-    assert run.result["dataset"] == "stripes"
-    assert run.result["accuracy"] > 80  # chance is 50; stripes are told apart without fail
+    result = run(recipe, tmp_path / "run").result
+    assert result["dataset"] == "stripes"
+    assert result["accuracy"] > 80  # chance is 50; stripes are told apart without fail
 
 
 def test_the_example_of_the_docs_can_be_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +86,7 @@ def test_the_example_of_the_docs_can_be_trained_on(tmp_path: Path, monkeypatch: 
         np.save(tmp_path / f"{part}-labels.npy", np.arange(count) % 3)
     recipe = osp.Recipe(data="farm", data_dir=str(tmp_path), method="supervised", network="cnn", steps=2, scale="demo")
     try:
-        assert osp.train(recipe, tmp_path / "run", progress=False).result["auroc"] is not None
+        assert run(recipe, tmp_path / "run").result["auroc"] is not None
     finally:
         sys.modules.pop("osp.data.sources.farm", None)
 

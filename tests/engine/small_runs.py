@@ -23,7 +23,7 @@ def small(method: str = "supervised", steps: int = 12, **fields: Any) -> Recipe:
     options = {"batch": 8, "mu": 2, **fields.pop("options", {})}
     if method == "supervised":
         options.pop("mu")
-    defaults = {"scale": "demo", "threads": 1, "eval_every": 5, "log_every": 3}
+    defaults = {"scale": "demo", "threads": 1, "eval_every": 9, "log_every": 3}
     return Recipe(method=method, steps=steps, options=options, **{**defaults, **fields})
 
 

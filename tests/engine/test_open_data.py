@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 import osp
+from helpers.runs import run
 from osp import Recipe, UserError
 from osp.data.split import Split
 
@@ -40,12 +41,12 @@ def recipe_for(photos: Path, **more: object) -> Recipe:
 
 
 def test_a_pile_is_one_group_at_any_depth_whose_truth_nobody_knows(photos: Path) -> None:
-    run = osp.train(recipe_for(photos), photos / "run")
+    result = osp.train(recipe_for(photos), photos / "run").result
     split = Split.load(photos / "run" / "split.npz")
     assert split.unlabeled_is_ood.sum() == 30
     assert len(split.test_ood) == 0
     for name in ("auroc", "pool_auroc", "purity", "recall", "ood_ratio"):
-        assert run.result[name] is None
+        assert result[name] is None
     assert (photos / "run" / "result.png").stat().st_size > 10_000
 
 
@@ -53,12 +54,12 @@ def test_a_pile_is_one_group_at_any_depth_whose_truth_nobody_knows(photos: Path)
 def test_a_folder_is_not_taken_for_its_own_ood_source(photos: Path, ood_data: str) -> None:
     for ood_dir in (None, str(photos / "photos")):
         with pytest.raises(UserError, match="as ood_dir"):
-            osp.train(recipe_for(photos, ood_data=ood_data, ood_dir=ood_dir), photos / "run")
+            run(recipe_for(photos, ood_data=ood_data, ood_dir=ood_dir), photos / "run")
     assert not (photos / "run").exists()
 
 
 def test_the_snippet_in_the_docs_sorts_a_pile(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    osp.train(recipe_for(photos), photos / "runs" / "pets")
+    run(recipe_for(photos), photos / "runs" / "pets")
     text = (Path(__file__).parents[2] / "docs" / "photos.md").read_text("utf-8")
     code = re.search(r"\n    import osp\n\n(    model = osp.load\(\"runs/pets\"\)\n(?:    .*\n)+)", text)
     assert code is not None
@@ -71,30 +72,30 @@ def test_the_snippet_in_the_docs_sorts_a_pile(photos: Path, monkeypatch: pytest.
 
 def test_a_folder_of_unsorted_images_is_not_passed_over(photos: Path) -> None:
     with pytest.raises(UserError, match="ood_data=pile"):
-        osp.train(recipe_for(photos, ood_data=None), photos / "run")
+        run(recipe_for(photos, ood_data=None), photos / "run")
     with pytest.raises(UserError, match=r"ood_ratio 0.5: nobody knows"):
-        osp.train(recipe_for(photos, ood_ratio=0.5), photos / "run")
+        run(recipe_for(photos, ood_ratio=0.5), photos / "run")
     assert not (photos / "run").exists()
 
 
 def test_of_loose_images_nobody_knows_the_truth_either(photos: Path) -> None:
     write_images(photos / "photos", 7, 4)
-    run = osp.train(recipe_for(photos, ood_data=None, ood_dir=None), photos / "run")
-    assert run.result["purity"] is None
-    assert run.result["pool_auroc"] is None
+    result = run(recipe_for(photos, ood_data=None, ood_dir=None), photos / "run").result
+    assert result["purity"] is None
+    assert result["pool_auroc"] is None
     assert Split.load(photos / "run" / "split.npz").unlabeled_is_ood.sum() == 7
     with pytest.warns(UserWarning, match="7 images of folder lie in no class's folder and are left out"):
-        osp.train(recipe_for(photos), photos / "with-pile")
+        run(recipe_for(photos), photos / "with-pile")
 
 
 def test_the_folder_of_one_class_is_named(photos: Path) -> None:
     with pytest.raises(UserError, match=r"photos.cat has images but no folders of classes"):
-        osp.train(recipe_for(photos, data_dir=str(photos / "photos" / "cat")), photos / "run")
+        run(recipe_for(photos, data_dir=str(photos / "photos" / "cat")), photos / "run")
 
 
 @pytest.mark.parametrize("change", ["gone", "new", "renamed"])
 def test_a_run_is_not_resumed_on_other_images(photos: Path, change: str) -> None:
-    osp.train(recipe_for(photos), photos / "run")
+    run(recipe_for(photos), photos / "run")
     (photos / "run" / "result.json").unlink()
     image = photos / "photos" / "cat" / "000.png"
     if change == "gone":
@@ -104,4 +105,4 @@ def test_a_run_is_not_resumed_on_other_images(photos: Path, change: str) -> None
     else:
         image.rename(image.with_name("zzz.png"))
     with pytest.raises(UserError, match="images have changed since the run"):
-        osp.train(recipe_for(photos), photos / "run", resume=True)
+        run(recipe_for(photos), photos / "run", resume=True)

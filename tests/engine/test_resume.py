@@ -56,7 +56,7 @@ def test_a_resumed_run_equals_one_never_stopped(method: str, at: int, short_run:
     assert_same_run(tmp_path / "run", whole)
 
 
-@pytest.mark.parametrize("at", [2, 7])
+@pytest.mark.parametrize("at", [pytest.param(2, marks=pytest.mark.slow), 7])
 def test_what_short_runs_on_colour_images_take_survives_a_stop(at: int, tmp_path: Path) -> None:
     options = {"optimizer": "muon", "schedule": "cosine", "one_schedule": True}
     recipe = small("t2t", steps=9, network="fast", options=options)

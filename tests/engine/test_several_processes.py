@@ -11,6 +11,8 @@ long step (ξ = 1): with the usual short one it comes from differences of nearly
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import torch
 from torch import Tensor
 
 from helpers.pairs import PROCESSES, in_two, loop_of, train_cases, wait_for
+from osp.files import locked
 from osp.methods.registry import available
 from osp.runs.folder import RunFolder
 
@@ -96,17 +99,23 @@ def asked(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def runs(asked: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """These cases, in one process and in two."""
-    folder = tmp_path_factory.mktemp("runs")
-    both = in_two(train_cases, folder / "two", asked)
-    threads = torch.get_num_threads()
-    try:
-        train_cases(folder / "one", asked)
-        wait_for(both)
-    finally:
-        torch.set_num_threads(threads)
-        for process in both.processes:
-            process.kill()
+    """These cases, in one process and in two; made once, also where tests run side by side."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "several-processes"
+    with locked(folder.with_suffix(".lock")):
+        if not (folder / "complete").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            both = in_two(train_cases, folder / "two", asked)
+            threads = torch.get_num_threads()
+            try:
+                train_cases(folder / "one", asked)
+                wait_for(both)
+            finally:
+                torch.set_num_threads(threads)
+                for process in both.processes:
+                    process.kill()
+            (folder / "complete").touch()
     return folder
 
 

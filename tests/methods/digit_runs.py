@@ -29,6 +29,7 @@ def short(method: str, steps: int = 40, **fields: Any) -> Recipe:
             "scale": "demo",
             "threads": 1,
             "log_every": 1,
+            "eval_every": max(steps // 2, 1),
             **fields,
         }
     )

@@ -261,7 +261,9 @@ def unstopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, Run]:
     return recipe, run(recipe, tmp_path_factory.mktemp("unstopped") / "run")
 
 
-@pytest.mark.parametrize("at", [5, 8, 20, 39])
+@pytest.mark.parametrize(
+    "at", [pytest.param(5, marks=pytest.mark.slow), 8, 20, pytest.param(39, marks=pytest.mark.slow)]
+)
 def test_a_run_stopped_and_resumed_ends_as_one_never_stopped(
     at: int, unstopped: tuple[Recipe, Run], tmp_path: Path
 ) -> None:

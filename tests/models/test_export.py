@@ -148,6 +148,7 @@ def test_a_photo_model_answers_alike(tmp_path: Path) -> None:
     assert facts["license"] == model.backbone.license
 
 
+@pytest.mark.slow
 def test_real_photographs_through_the_pretrained_network(tmp_path: Path, real_data: Callable[..., Path]) -> None:
     folders = sorted(path for path in (real_data("photos") / "photos").iterdir() if path.is_dir())
     files = [sorted(file for file in folder.rglob("*") if file.is_file())[:14] for folder in folders[:3]]
@@ -168,6 +169,7 @@ def test_real_photographs_through_the_pretrained_network(tmp_path: Path, real_da
     assert isinstance(load(tmp_path / "saved"), PhotoModel)
 
 
+@pytest.mark.slow
 def test_the_example_in_the_docs_says_what_osp_predict_says(
     tmp_path: Path, real_data: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ def _worker(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_processes_together_draw_what_one_draws(tmp_path: Path) -> None:
     spawn(_worker, (str(tmp_path),), nprocs=2)  # type: ignore[no-untyped-call]
     shares = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1)]

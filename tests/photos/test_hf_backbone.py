@@ -32,6 +32,7 @@ def osp(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     return int(ended.value.code or 0)
 
 
+@pytest.mark.slow
 def test_fit_predict_and_export_with_a_network_from_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
