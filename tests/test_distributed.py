@@ -62,7 +62,7 @@ def check_gradients() -> None:
     assert first_only.grad.tolist() == [2.0, 0.0]
     assert unused.grad is None
     assert torch.equal(maps.grad, 1.5 * torch.arange(24.0).view(2, 3, 2, 2))
-    assert maps.grad.stride() == maps.stride()  # a fused optimiser goes through both side by side
+    assert maps.grad.stride() == maps.stride()  # a fused optimizer goes through both side by side
 
 
 def check_words() -> None:

@@ -242,7 +242,7 @@ def average_gradients(parameters: Sequence[nn.Parameter]) -> None:
     flat = torch.zeros(sum(parameter.numel() for parameter in used), dtype=used[0].dtype, device=used[0].device)
     offset = 0
     for parameter in used:
-        # In the parameter's own memory layout: fused optimisers go through both side by side.
+        # In the parameter's own memory layout: fused optimizers go through both side by side.
         whole = flat[offset : offset + parameter.numel()].as_strided(parameter.size(), parameter.stride(), offset)
         if parameter.grad is not None:
             whole.copy_(parameter.grad)

@@ -1,6 +1,6 @@
 """Files of ours: written whole or not at all, never through a link, and locked between processes.
 
-A file is written beside its final name under a name that nobody can have put there before, flushed to the disk and
+A file is written beside its final name under a random name that cannot be there already, flushed to the disk and
 renamed; then the folder is flushed too, so that after a power failure either the old or the new file is there. Renaming
 replaces a link itself, not what it points to.
 """

@@ -15,7 +15,7 @@ _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_
 
 
 def memory() -> int | None:
-    """Bytes of memory that this process may ever have: the machine's, or its container's; None where nobody says."""
+    """Bytes of memory that this process may ever have: the machine's, or its container's; None where unknown."""
     found = [limit for path in _CGROUPS if (limit := _number(Path(path))) is not None]
     with contextlib.suppress(AttributeError, ValueError, OSError):  # Windows
         found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

@@ -1,6 +1,6 @@
 """Things that are found by name: a file of a package's folder, an installed package's entry point, or a user's file.
 
-Nothing is imported before it is asked for, so that a misspelt name is told at once. A file of the user's own, such as
+Nothing is imported before it is asked for, so that a misspelled name is told at once. A file of the user's own, such as
 ./mine.py, is code: it is run only after `trust` was told that the user has named it, on the command line or in Python,
 and never because a stored plan, a recipe file or a grid file says so.
 """
@@ -140,7 +140,7 @@ class Plugins(Generic[T]):
         what = f"The {self.kind} {name!r}{origin} cannot be loaded"
         try:
             found = point.load()
-        except Exception as error:  # code of others: whatever it raises is theirs to mend
+        except Exception as error:  # code of others: whatever it raises is theirs to fix
             raise UserError(f"{what}: {type(error).__name__}: {error}") from error
         try:
             return self.read(found)

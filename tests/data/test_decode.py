@@ -17,7 +17,7 @@ from osp.data.decode import MAX_PIXELS, Unreadable, decode, resize_batch
 
 
 def _photo(side: int = 64) -> Image.Image:
-    """Smooth colours, different in each corner, so that a lossy format keeps them and a turn shows."""
+    """Smooth colors, different in each corner, so that a lossy format keeps them and a turn shows."""
     y, x = np.mgrid[0:side, 0:side] / side
     return Image.fromarray((np.stack([x, y, (1 - x) * y], axis=-1) * 220 + 15).astype(np.uint8))
 
@@ -51,7 +51,7 @@ def test_heic_is_read_with_pillow_heif(tmp_path: Path) -> None:
 
 
 def test_the_first_frame_of_an_animation_is_taken(tmp_path: Path) -> None:
-    red, blue = (Image.new("RGB", (16, 16), colour) for colour in ("red", "blue"))
+    red, blue = (Image.new("RGB", (16, 16), color) for color in ("red", "blue"))
     red.save(tmp_path / "a.gif", save_all=True, append_images=[blue])
     red.save(tmp_path / "a.webp", save_all=True, append_images=[blue], lossless=True)
     for name in ("a.gif", "a.webp"):
@@ -71,7 +71,7 @@ def test_floating_point_grey_in_0_to_1_keeps_its_brightness(tmp_path: Path) -> N
     assert set(np.unique(decode(str(tmp_path / "a.tif"), 16))) == {127}
 
 
-def test_16_bit_colour_is_read(tmp_path: Path) -> None:
+def test_16_bit_color_is_read(tmp_path: Path) -> None:
     """Written by hand: Pillow cannot write it."""
     row = b"\0" + struct.pack(">HHH", 0xFFFF, 0x8000, 0) * 8
     chunks = [
@@ -85,14 +85,14 @@ def test_16_bit_colour_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "CMYK", "YCbCr"])
-def test_grey_palette_and_print_colours_become_rgb(tmp_path: Path, mode: str) -> None:
+def test_grey_palette_and_print_colors_become_rgb(tmp_path: Path, mode: str) -> None:
     image = _photo().convert(mode)
     path = tmp_path / ("a.tif" if mode in ("CMYK", "YCbCr") else "a.png")
     image.save(path)
     assert np.abs(decode(str(path), 64) - _pixels(Image.open(path))).max() == 0
 
 
-def test_a_cmyk_jpeg_has_the_colours_of_its_original(tmp_path: Path) -> None:
+def test_a_cmyk_jpeg_has_the_colors_of_its_original(tmp_path: Path) -> None:
     _photo().convert("CMYK").save(tmp_path / "a.jpg", quality=95)
     assert np.abs(decode(str(tmp_path / "a.jpg"), 64) - _pixels(_photo())).mean() < 6
 
@@ -130,7 +130,7 @@ def test_a_wide_photo_loses_its_sides_and_is_not_squeezed(tmp_path: Path) -> Non
 
 
 def test_resizing_is_antialiased(tmp_path: Path) -> None:
-    """Fine black and white stripes become grey, not the stripes that nearest-neighbour would pick."""
+    """Fine black and white stripes become grey, not the stripes that nearest-neighbor would pick."""
     stripes = np.zeros((256, 256), np.uint8)
     stripes[:, ::2] = 255
     Image.fromarray(stripes).save(tmp_path / "a.png")

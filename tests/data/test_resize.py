@@ -71,12 +71,12 @@ def test_an_array_of_equal_images_is_treated_as_the_list_of_them() -> None:
 
 
 def test_channels_agree_with_those_of_the_training_images() -> None:
-    grey, colour = np.stack([photos(1)[0]] * 2), np.stack([photos()[0]] * 2)
+    grey, color = np.stack([photos(1)[0]] * 2), np.stack([photos()[0]] * 2)
     small = fit_images(grey, (1, 16, 16))
     resized = Image.fromarray(grey[0]).resize((16, 16), Image.Resampling.BICUBIC)
     np.testing.assert_array_equal(small[0, 0], np.asarray(resized))
     np.testing.assert_array_equal(fit_images(grey, (3, 16, 16)), np.repeat(small, 3, axis=1))
-    np.testing.assert_array_equal(fit_images(colour, (1, 16, 16)), match(fit_images(colour, (3, 16, 16)), (1, 16, 16)))
+    np.testing.assert_array_equal(fit_images(color, (1, 16, 16)), match(fit_images(color, (3, 16, 16)), (1, 16, 16)))
     np.testing.assert_array_equal(fit_images(grey, (1, 40, 40)), grey[:, None])
 
 

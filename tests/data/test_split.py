@@ -206,7 +206,7 @@ def test_all_ood_and_no_ood_are_allowed() -> None:
     ).unlabeled_is_ood.any()  # no OOD class, and none needed
 
 
-def test_no_validation_and_no_unlabelled_images_are_allowed() -> None:
+def test_no_validation_and_no_unlabeled_images_are_allowed() -> None:
     split = make_split(spec(val_per_class=0, unlabeled=0, ood_ratio=0.5), image_set((40,) * 5), None)
     assert len(split.val) == len(split.unlabeled) == len(split.test) == len(split.test_ood) == 0
     assert split.unlabeled_is_ood.dtype == np.bool_
@@ -489,7 +489,7 @@ def test_a_number_of_id_images_is_kept_whatever_the_ood_images() -> None:
     ("changes", "words"),
     [
         ({"id_count": -1}, ["id_count: -1", "negative"]),
-        ({"id_count": 200}, ["id_count: 200 ID images", "there are 129 after 4 labelled and 3", "fits is 129"]),
+        ({"id_count": 200}, ["id_count: 200 ID images", "there are 129 after 4 labeled and 3", "fits is 129"]),
         ({"id_count": 5, "ood_count": 99}, ["ood_count: 99", "80"]),
         ({"id_count": 5, "ood_ratio": 0.5}, ["id_count 5 and ood_ratio 0.5", "with ood_count"]),
         ({"id_count": 5, "ood_count": 5, "unlabeled": 11}, ["unlabeled: 11", "make 10", "their sum"]),

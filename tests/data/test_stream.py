@@ -201,7 +201,7 @@ def test_a_batch_comes_from_few_shards_and_shards_from_all_over() -> None:
     drawn = stream(sizes, batch=25)
     batches = [np.unique(drawn.rows(step) // 10) for step in range(40)]
     assert max(map(len, batches)) <= 10  # blocks of five shards, and a batch may lie across two
-    assert np.mean([np.ptp(batch) for batch in batches]) > 30  # neighbours would be at most ten apart
+    assert np.mean([np.ptp(batch) for batch in batches]) > 30  # neighbors would be at most ten apart
 
 
 def test_what_a_step_draws_depends_on_seed_and_step_alone() -> None:

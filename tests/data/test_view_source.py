@@ -65,7 +65,7 @@ def test_the_memory_format_changes_the_layout_alone(images: Images, augmenter: A
         assert other.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_a_misspelt_view_is_told(images: Images, augmenter: Augmenter) -> None:
+def test_a_misspelled_view_is_told(images: Images, augmenter: Augmenter) -> None:
     source = PixelViews(images, augmenter, CPU)
     source.check("strong2")
     with pytest.raises(UserError, match="Did you mean 'strong'"):

@@ -83,7 +83,7 @@ def batch() -> Batch:
 
 
 class FakePool(pools.FakePool):
-    """Random images, in three chunks; the labelled ones have the classes in turn."""
+    """Random images, in three chunks; the labeled ones have the classes in turn."""
 
     def __init__(self) -> None:
         draws = torch.Generator().manual_seed(2)

@@ -29,7 +29,7 @@ def images(n: int, seed: int) -> Tensor:
 
 
 def sample(n: int, views: str, seed: int, labeled: bool = False, num_classes: int = CLASSES) -> Sample:
-    """`views` by name, parted by blanks; the classes of labelled images go round."""
+    """`views` by name, parted by blanks; the classes of labeled images go round."""
     found = {view: images(n, 100 * seed + number) for number, view in enumerate(views.split())}
     return Sample(torch.arange(n) % POOL, found, torch.arange(n) % num_classes if labeled else None)
 

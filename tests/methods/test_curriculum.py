@@ -81,7 +81,7 @@ def test_every_cycle_begins_with_weights_of_its_own(tmp_path: Path, monkeypatch:
     starts = [entry["net"]["encoder.conv1.weight"] for entry in journal.begun]
     ends = [entry["trained"]["encoder.conv1.weight"] for entry in journal.ended]
     for number in range(1, CYCLES):
-        assert not journal.begun[number]["net"]["classifier.bias"].any()  # as initialised, while a trained one moves
+        assert not journal.begun[number]["net"]["classifier.bias"].any()  # as initialized, while a trained one moves
         assert journal.ended[number - 1]["trained"]["classifier.bias"].any()
         others = [*starts[:number], *ends[:number]]
         assert all((starts[number] - other).abs().mean() > 0.01 for other in others)

@@ -173,7 +173,7 @@ def test_each_module_learns_from_its_own_losses_alone(term: str, learners: set[s
     assert {name for name, module in modules.items() if learns(module.parameters())} == learners
 
 
-def test_minimised_diversity_makes_heads_differ_where_labels_do_not_bind_them() -> None:
+def test_minimized_diversity_makes_heads_differ_where_labels_do_not_bind_them() -> None:
     method, data = ready(), batch()
     heads = method.diverse.heads
     before = method.losses(data, step_in(method, "train"))
@@ -249,7 +249,7 @@ def test_the_score_is_the_disagreement_of_the_heads() -> None:
 
 
 def test_weak_views_of_the_pool_leave_batch_norms_alone() -> None:
-    """Their statistics are those of labelled and strong views, and the pool's targets come from the running ones."""
+    """Their statistics are those of labeled and strong views, and the pool's targets come from the running ones."""
     torch.manual_seed(0)
     kind = get("dac")
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16, momentum=1.0), nn.ReLU())
@@ -275,7 +275,7 @@ def test_weak_views_of_the_pool_leave_batch_norms_alone() -> None:
     assert norm.training
 
 
-def test_streams_hold_two_views_of_labelled_images() -> None:
+def test_streams_hold_two_views_of_labeled_images() -> None:
     method = build("dac", batch=7, mu=3)
     found = method.streams(method.stages()[0])
     assert (found["labeled"].batch, found["labeled"].views) == (7, ("weak", "weak2"))

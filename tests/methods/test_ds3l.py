@@ -44,7 +44,7 @@ def outer_gradient(method: DS3L, data: Batch) -> list[Tensor]:
 
 
 def slow_outer_loss(method: DS3L, data: Batch) -> float:
-    """Inner loss image by image, one step of plain SGD on a copy, labelled cross-entropy; for a linear network."""
+    """Inner loss image by image, one step of plain SGD on a copy, labeled cross-entropy; for a linear network."""
     weight, bias = (each.detach().clone().requires_grad_() for each in method.net.classifier.parameters())
     labeled, unlabeled = data["labeled"], data["unlabeled"]
     above, below = torch.zeros(()), torch.zeros(())
@@ -61,7 +61,7 @@ def slow_outer_loss(method: DS3L, data: Batch) -> float:
     return F.cross_entropy(moved, labeled.targets).item()
 
 
-def test_the_outer_gradient_is_that_of_the_labelled_loss_after_one_step() -> None:
+def test_the_outer_gradient_is_that_of_the_labeled_loss_after_one_step() -> None:
     """Against central differences of a slow loop, for the largest entries; they are many times its rounding error."""
     method, data = build(linear(), inner_lr=0.5, hidden=8), batch()
     assert method.extra_losses(data, STEP)["weight_net"].item() == pytest.approx(
@@ -89,7 +89,7 @@ def test_the_outer_gradient_vanishes_with_the_inner_step() -> None:
     assert not any(gradient.any() for gradient in without)
 
 
-def test_images_that_would_harm_the_labelled_ones_lose_their_weight() -> None:
+def test_images_that_would_harm_the_labeled_ones_lose_their_weight() -> None:
     """Class k has a bright row k. A harmful pair asks that a pale 1 be called what a bright 0 is called."""
 
     def image(row: int, brightness: float) -> Tensor:
@@ -174,7 +174,7 @@ def test_each_term_reaches_the_network_and_only_the_outer_loss_the_weight_net() 
 
 
 @pytest.mark.parametrize(("progress", "factor"), [(0.0, math.exp(-5)), (0.5, math.exp(-1.25)), (0.99, 1.0)])
-def test_the_weight_of_the_unlabelled_loss_rises_over_the_ramp(progress: float, factor: float) -> None:
+def test_the_weight_of_the_unlabeled_loss_rises_over_the_ramp(progress: float, factor: float) -> None:
     method = wiring.build("ds3l", unlabeled_weight=10.0)
     assert method.unlabeled_weight(wiring.step_in(method, "train", progress)) == pytest.approx(10 * factor, rel=1e-3)
 
@@ -245,7 +245,7 @@ def test_the_paper_preset_has_the_values_of_the_reference_sheet() -> None:
     assert wiring.published("ds3l", "cifar10") == {**values, "optimizer": "adam", "lr": 3e-4, "input_noise": 0.15}
     assert DS3L.paper_steps == 200_000
     assert method_rates() == {"weight_net": 3e-3}
-    assert "labelled images" in DS3L.validation
+    assert "labeled images" in DS3L.validation
 
 
 def method_rates() -> dict[str, float]:

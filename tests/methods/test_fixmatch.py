@@ -1,4 +1,4 @@
-"""FixMatch against its formula, and learning from unlabelled images."""
+"""FixMatch against its formula, and learning from unlabeled images."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_images_below_the_threshold_change_nothing_in_the_gradient() -> None:
     torch.testing.assert_close(found, expected)
 
 
-def test_it_draws_mu_times_as_many_unlabelled_images_in_two_views() -> None:
+def test_it_draws_mu_times_as_many_unlabeled_images_in_two_views() -> None:
     method = build(batch=4, mu=7)
     specs = method.streams(method.stages()[0])
     assert (specs["labeled"].batch, specs["labeled"].views) == (4, ("weak",))

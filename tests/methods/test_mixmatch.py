@@ -69,8 +69,8 @@ def test_the_terms_equal_a_loop_over_the_mixtures() -> None:
     )
 
 
-def test_labelled_rows_stay_mostly_labelled() -> None:
-    """Every labelled image is white, every other black: no labelled row may be darker than half."""
+def test_labeled_rows_stay_mostly_labeled() -> None:
+    """Every labeled image is white, every other black: no labeled row may be darker than half."""
     method, data = build("mixmatch", mixing=5.0), batch(labeled=50, unlabeled=50)
     data["labeled"].views["weak"] = torch.ones(50, 1, 8, 8)
     data["unlabeled"].views.update(weak=torch.zeros(50, 1, 8, 8), weak2=torch.zeros(50, 1, 8, 8))

@@ -143,7 +143,7 @@ def test_a_look_at_the_pool_records_every_image_at_once() -> None:
     torch.testing.assert_close(method.soft[LABELED:], torch.stack(records[-10:]).mean(0))
 
 
-def test_drawn_apart_labelled_images_aim_at_one_and_the_pool_at_its_soft_labels() -> None:
+def test_drawn_apart_labeled_images_aim_at_one_and_the_pool_at_its_soft_labels() -> None:
     method = by_hand(draw="apart", batch=2, mu=3)
     streams = method.streams(WARMING)
     assert {name: (spec.part, spec.batch) for name, spec in streams.items()} == {
@@ -257,7 +257,7 @@ def test_weight_decay_and_averages_begin_after_the_warm_up() -> None:
     assert MTCOptions().ema == 0.999
 
 
-def test_drawn_together_the_domain_loss_takes_as_many_images_as_there_are_labelled_ones_a_step() -> None:
+def test_drawn_together_the_domain_loss_takes_as_many_images_as_there_are_labeled_ones_a_step() -> None:
     method = wiring.build("mtc", draw="joint", batch=8, mu=3)
     for stage in method.stages():
         assert (method.streams(stage)["joint"].part, method.streams(stage)["joint"].batch) == ("joint", 8)

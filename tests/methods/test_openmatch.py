@@ -151,7 +151,7 @@ def test_each_term_reaches_its_own_head_in_each_stage() -> None:
     }
 
 
-def test_weak_views_are_labelled_as_by_fixmatch() -> None:
+def test_weak_views_are_labeled_as_by_fixmatch() -> None:
     """By the running statistics of batch norms and with dropout; all else goes in one pass."""
     method = wiring.build("openmatch", threshold=0.6)
     data = wiring.batch_for(method, "select", 40)

@@ -42,7 +42,7 @@ def test_each_term_reaches_the_modules_that_it_should_and_no_other(build: Any) -
 
 
 @pytest.mark.parametrize("view", ["strong", "weak"])
-def test_pruning_learns_from_labelled_images_and_from_the_view_that_is_pruned(view: str) -> None:
+def test_pruning_learns_from_labeled_images_and_from_the_view_that_is_pruned(view: str) -> None:
     method, given = filled(anchor_view=view), batch()
     images = differentiable(given)
     terms = method.orthogonality_terms(method.encode(given), given["labeled"].targets, step_at())
@@ -50,7 +50,7 @@ def test_pruning_learns_from_labelled_images_and_from_the_view_that_is_pruned(vi
     assert learned_from(terms["odc_u"], images) == {f"unlabeled/{view}"}
 
 
-def test_only_the_unlabelled_terms_rise_over_the_ramp_of_fine_tuning() -> None:
+def test_only_the_unlabeled_terms_rise_over_the_ramp_of_fine_tuning() -> None:
     method = filled(ramp=0.5)
     half, whole = (method.finetuning(batch(), step_at(progress)) for progress in (0.25, 0.75))
     rising = {"consistency", "matching_u", "odc_u"}
@@ -66,7 +66,7 @@ def test_each_loss_is_weighted_by_its_option(name: str, option: str) -> None:
 
 
 @pytest.mark.parametrize("stop", [True, False])
-def test_the_prediction_of_labelled_anchors_is_a_target_unless_asked_otherwise(stop: bool) -> None:
+def test_the_prediction_of_labeled_anchors_is_a_target_unless_asked_otherwise(stop: bool) -> None:
     """The gradient of mean over anchors of KL(sg[p] ‖ p_r) - ln p_r[y], or of the same without sg."""
     method, given = filled(stop_gradient=stop, least_share=0.0, alpha=0.6), batch()
     targets = given["labeled"].targets

@@ -1,4 +1,4 @@
-"""OTCT (a reconstruction): consistency of every unlabelled image with itself in a labelled image's style."""
+"""OTCT (a reconstruction): consistency of every unlabeled image with itself in a labeled image's style."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_losses_equal_their_formulas_image_by_image() -> None:
     assert method.logged["consistency_rate"] == 1.0  # no image is filtered out
 
 
-def test_a_wholly_stylised_image_has_the_style_of_a_labelled_one_and_all_are_donors() -> None:
+def test_a_wholly_stylized_image_has_the_style_of_a_labeled_one_and_all_are_donors() -> None:
     method, data = build("otct", style_strength=1.0), batch()
     styled = method.styled(data["unlabeled"]["strong"], data["labeled"]["weak"], step_in(method, "train"))
     found, known = style(styled)[0].flatten(), style(data["labeled"]["weak"])[0].flatten()
@@ -83,7 +83,7 @@ def test_it_is_called_a_reconstruction_wherever_it_is_listed() -> None:
 
 
 def test_targets_are_those_of_the_tested_network() -> None:
-    """Running statistics of batch norms, no dropout; the stylised images are normalised with the labelled ones."""
+    """Running statistics of batch norms, no dropout; the stylized images are normalized with the labeled ones."""
     method = wiring.build("otct", style_strength=0.7, temperature=0.4)
     data = wiring.batch_for(method, "train")
     labeled, unlabeled, step = data["labeled"], data["unlabeled"], wiring.step_in(method, "train")

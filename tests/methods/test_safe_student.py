@@ -126,7 +126,7 @@ def test_it_trains_its_teacher_from_labels_alone_and_then_has_rounds_of_equal_le
     method = build("safe-student", teacher_share=0.4, rounds=2, batch=8, mu=3)
     first, *rounds = method.stages()
     assert [stage.share for stage in (first, *rounds)] == pytest.approx([0.4, 0.3, 0.3])
-    assert not any(stage.continues or stage.fresh for stage in rounds)  # a new optimiser, the same weights
+    assert not any(stage.continues or stage.fresh for stage in rounds)  # a new optimizer, the same weights
     assert list(method.streams(first)) == ["labeled"]
     unlabeled = method.streams(rounds[0])["unlabeled"]
     assert (unlabeled.batch, unlabeled.views) == (24, ("plain", "strong"))

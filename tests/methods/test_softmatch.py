@@ -53,7 +53,7 @@ def test_the_loss_equals_a_loop_and_reaches_encoder_and_classifier() -> None:
     }
 
 
-def test_one_unlabelled_image_and_equal_confidences_give_numbers() -> None:
+def test_one_unlabeled_image_and_equal_confidences_give_numbers() -> None:
     method = wiring.build("softmatch")
     mean, variance = method.update(torch.tensor([0.5]))
     assert soft_weights(torch.tensor([0.5]), mean, variance, 2.0).tolist() == [1.0]

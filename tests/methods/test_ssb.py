@@ -118,7 +118,7 @@ def test_the_second_stage_has_its_share_but_a_least_length(steps: int, floor: in
     assert steps - table.starts[1] == expected
 
 
-def test_one_optimiser_and_one_schedule_serve_both_stages() -> None:
+def test_one_optimizer_and_one_schedule_serve_both_stages() -> None:
     method = build("ssb", hidden=8)
     classify, detect = method.stages()
     assert detect.continues
@@ -159,7 +159,7 @@ def test_each_term_reaches_its_own_head_in_each_stage() -> None:
 
 
 @pytest.mark.parametrize("stage", ["classify", "detect"])
-def test_weak_views_are_labelled_as_by_fixmatch(stage: str) -> None:
+def test_weak_views_are_labeled_as_by_fixmatch(stage: str) -> None:
     """By the running statistics of batch norms and with dropout; all else goes in one pass."""
     method = wiring.build("ssb", hidden=8)
     data = wiring.batch_for(method, stage, 40)

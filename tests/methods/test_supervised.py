@@ -29,7 +29,7 @@ def test_the_loss_is_the_mean_cross_entropy_of_the_weak_views() -> None:
     torch.testing.assert_close(losses, {"ce": torch.stack(slow).mean()})
 
 
-def test_only_labelled_images_are_drawn() -> None:
+def test_only_labeled_images_are_drawn() -> None:
     kind = get("supervised")
     method = kind(kind.Options.model_validate({"batch": 9}), build_network("cnn", TASK.shape, 3), TASK)
     streams = method.streams(method.stages()[0])

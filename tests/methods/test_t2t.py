@@ -77,7 +77,7 @@ def test_the_log_and_the_result_tell_of_the_partition(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("variant", ["partition", "entropy", "off"])
 @pytest.mark.parametrize("noise", [0.0, 0.2])
-def test_every_variant_of_the_unlabelled_terms_trains(variant: str, noise: float, tmp_path: Path) -> None:
+def test_every_variant_of_the_unlabeled_terms_trains(variant: str, noise: float, tmp_path: Path) -> None:
     finished = run(short("t2t", 20, options={"unlabeled_matching": variant, "noise": noise}), tmp_path / "run")
     lines = logged(finished)
     assert ("matching_u" in lines[-1]) == (variant != "off")
@@ -158,7 +158,7 @@ def test_a_pool_of_equal_scores_is_kept_whole() -> None:
     assert loss.isfinite()
 
 
-def test_unlabelled_pairs_are_matched_as_the_partition_says() -> None:
+def test_unlabeled_pairs_are_matched_as_the_partition_says() -> None:
     method, pool = by_hand(T2T, doubtful=0.3), FakePool()
     method.matching.eval()
     method.partition(torch.linspace(0, 1, POOL))
@@ -180,7 +180,7 @@ def test_unlabelled_pairs_are_matched_as_the_partition_says() -> None:
     assert found.item() == pytest.approx(total / count, rel=1e-5)
 
 
-def test_unlabelled_terms_rise_over_the_ramp() -> None:
+def test_unlabeled_terms_rise_over_the_ramp() -> None:
     method = by_hand(T2T, ramp=0.5)
     method.refresh(step_at(0.0), FakePool())
     method.matching.eval()

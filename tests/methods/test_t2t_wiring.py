@@ -107,7 +107,7 @@ def test_each_term_learns_from_the_images_that_it_should_and_no_other() -> None:
         }
 
 
-def test_only_the_unlabelled_terms_rise_over_the_ramp_of_fine_tuning() -> None:
+def test_only_the_unlabeled_terms_rise_over_the_ramp_of_fine_tuning() -> None:
     method = by_hand(T2T, ramp=0.5, **CONFIDENT)
     refreshed(method, FakePool(), 0.0)
     half, whole = (method.finetuning(batch(), step_at(progress)) for progress in (0.25, 0.75))
@@ -151,7 +151,7 @@ class Nothing(nn.Module):
         return features * 0.0
 
 
-def test_labelled_and_strong_views_go_through_dropout_and_weak_views_do_not() -> None:
+def test_labeled_and_strong_views_go_through_dropout_and_weak_views_do_not() -> None:
     """With all features dropped p is uniform: L_ce = ln 4, and L_u = ln 4 - H(q) of the undropped targets q."""
     method = by_hand(T2T, temperature=1.0, threshold=0.0, least_share=0.0, ramp=0.0)
     refreshed(method, FakePool(), 0.0)
@@ -197,7 +197,7 @@ def passes(method: T2T, given: Batch) -> tuple[Any, list[int]]:
     ids=str,
 )
 def test_which_images_learn_in_one_pass(options: dict[str, Any], stage: str, sizes: list[int]) -> None:
-    """8 labelled images, 16 weak and 16 strong ones, 12 of the pool at four angles."""
+    """8 labeled images, 16 weak and 16 strong ones, 12 of the pool at four angles."""
     method = with_batch_norm(T2T, **options)
     given = batch()
     views = [given["labeled"]["weak"]]
@@ -217,7 +217,7 @@ def test_which_images_learn_in_one_pass(options: dict[str, Any], stage: str, siz
     torch.testing.assert_close(encoded.pool, expected_turned[:12])
 
 
-def test_weak_views_are_labelled_as_in_testing_or_in_the_joint_pass_if_asked_to() -> None:
+def test_weak_views_are_labeled_as_in_testing_or_in_the_joint_pass_if_asked_to() -> None:
     given = batch()
     weak = given["unlabeled"]["weak"]
     for joint in (False, True):
@@ -413,7 +413,7 @@ SHEET = {
     "clip": None,
     "score": "own",
 }
-"""T2T's release: optimiser, batches, thresholds and passes of both stages; its epochs as shares of the stages."""
+"""T2T's release: optimizer, batches, thresholds and passes of both stages; its epochs as shares of the stages."""
 
 
 @pytest.mark.parametrize("data", ["cifar10", "cifar100", "tinyimagenet", "mnist", "folder"])

@@ -31,7 +31,7 @@ def step_at(index: int, steps: int = 100) -> Step:
 
 
 def batch(seed: int) -> dict[str, Sample]:
-    """Labelled row 1 and unlabelled row 7 are there twice."""
+    """Labeled row 1 and unlabeled row 7 are there twice."""
     draws = torch.Generator().manual_seed(seed)
     rows = torch.tensor([1, 7, 7, *torch.randint(POOL, (5,), generator=draws).tolist()])
     return {
@@ -191,7 +191,7 @@ def test_the_paper_preset_has_the_values_of_the_reference_sheet() -> None:
     for data in ("cifar100", "tinyimagenet"):
         assert wiring.published("uasd", data) == {**values, "input_noise": 0.0}
     assert UASD.paper_steps == 500_000
-    assert "labelled images" in UASD.validation
+    assert "labeled images" in UASD.validation
 
 
 @pytest.mark.slow

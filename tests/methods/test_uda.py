@@ -81,7 +81,7 @@ def test_annealing_lets_confidence_rise_from_chance(annealing: str, start: float
     assert found == pytest.approx([start, middle, end])
 
 
-def test_annealing_leaves_out_labelled_images_that_are_known_too_well() -> None:
+def test_annealing_leaves_out_labeled_images_that_are_known_too_well() -> None:
     torch.manual_seed(0)
     logits, labels = 3 * torch.randn(20, 4), torch.randint(4, (20,))
     loss, mask = annealed_cross_entropy(logits, labels, 0.5)

@@ -200,8 +200,8 @@ def test_the_direction_is_that_of_an_infinitely_small_step() -> None:
 
 
 @pytest.mark.parametrize("labeled_pass", ["perturbed", "clean"])
-def test_the_labelled_loss_is_taken_from_the_pass_that_is_asked_for(labeled_pass: str) -> None:
-    """With batch norm the two differ by what stands beside the labelled images."""
+def test_the_labeled_loss_is_taken_from_the_pass_that_is_asked_for(labeled_pass: str) -> None:
+    """With batch norm the two differ by what stands beside the labeled images."""
     method = wiring.build("vat", labeled_pass=labeled_pass, epsilon=30.0)
     data, step = wiring.batch_for(method, "train"), wiring.step_in(method, "train")
     known, images, targets = data["labeled"]["weak"], data["unlabeled"]["weak"], data["labeled"].targets

@@ -90,7 +90,7 @@ def check_all() -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_normalise_by_the_global_batch_in_the_passes_of_one() -> None:
+def test_two_processes_normalize_by_the_global_batch_in_the_passes_of_one() -> None:
     wait_for(in_two(check_all))
 
 

@@ -67,15 +67,15 @@ def test_features_are_taken_before_the_dropout() -> None:
     assert not torch.equal(network(images), network(images))
 
 
-def test_frozen_statistics_normalise_by_the_batch_and_stay_as_they_were() -> None:
+def test_frozen_statistics_normalize_by_the_batch_and_stay_as_they_were() -> None:
     norm = nn.BatchNorm2d(3, momentum=0.2).train()
     images = torch.randn(8, 3, 4, 4) * 3 + 1
     assert norm.running_mean is not None
     before = norm.running_mean.clone()
     with frozen_batchnorm_statistics(norm):
-        normalised = norm(images)
+        normalized = norm(images)
     assert torch.equal(norm.running_mean, before)
-    torch.testing.assert_close(normalised.mean(dim=(0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(normalized.mean(dim=(0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
     assert norm.momentum == 0.2
     norm(images)
     torch.testing.assert_close(norm.running_mean, 0.2 * images.mean(dim=(0, 2, 3)))

@@ -76,7 +76,7 @@ def test_two_classes_have_only_a_hard_negative() -> None:
 
 
 @pytest.mark.parametrize("classes", [2, 3, 6])
-def test_the_labelled_loss_equals_a_loop_over_pairs(classes: int) -> None:
+def test_the_labeled_loss_equals_a_loop_over_pairs(classes: int) -> None:
     head = MatchingHead(8, classes).eval()  # in training, batch norm ties the pairs together
     features = torch.randn(12, 8, generator=seeded(3))
     logits, targets = samples(12, classes)
@@ -93,7 +93,7 @@ def test_the_labelled_loss_equals_a_loop_over_pairs(classes: int) -> None:
 
 
 @pytest.mark.parametrize("classes", [2, 3, 6])
-def test_the_labelled_loss_can_be_learned(classes: int) -> None:
+def test_the_labeled_loss_can_be_learned(classes: int) -> None:
     torch.manual_seed(0)
     head = MatchingHead(8, classes)
     targets = torch.arange(48) % classes
@@ -109,7 +109,7 @@ def test_the_labelled_loss_can_be_learned(classes: int) -> None:
     assert values[-1] < 0.1 < 0.4 < values[0]
 
 
-def test_the_labelled_loss_reaches_the_features_but_not_the_logits() -> None:
+def test_the_labeled_loss_reaches_the_features_but_not_the_logits() -> None:
     head = MatchingHead(8, 5)
     features = torch.randn(12, 8, requires_grad=True)
     logits, targets = samples(12, 5)
@@ -146,7 +146,7 @@ def test_other_classes_are_uniform_and_never_the_same(classes: int) -> None:
     assert all(abs(count - expected) <= 5 * math.sqrt(expected) for count in drawn.values())
 
 
-def test_the_unlabelled_entropy_equals_a_loop_over_pairs() -> None:
+def test_the_unlabeled_entropy_equals_a_loop_over_pairs() -> None:
     head = MatchingHead(8, 5).eval()
     features, (logits, _) = torch.randn(12, 8, generator=seeded(3)), samples(12, 5)
     found = unlabeled_matching_entropy(head, features, logits, seeded())

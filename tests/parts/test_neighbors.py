@@ -1,4 +1,4 @@
-"""The score by labelled neighbours against loops, and on clusters where the answer is known."""
+"""The score by labeled neighbors against loops, and on clusters where the answer is known."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor
 from osp.parts.neighbors import fit_neighbors, principal_directions
 
 
-def cluster(centre: int, n: int, seed: int, dim: int = 12, width: float = 0.1) -> Tensor:
+def cluster(center: int, n: int, seed: int, dim: int = 12, width: float = 0.1) -> Tensor:
     noise = torch.randn(n, dim, generator=torch.Generator().manual_seed(seed))
-    return torch.eye(dim)[centre] + width * noise
+    return torch.eye(dim)[center] + width * noise
 
 
 def nearest(point: np.ndarray, nodes: np.ndarray, k: int) -> list[int]:
@@ -20,7 +20,7 @@ def nearest(point: np.ndarray, nodes: np.ndarray, k: int) -> list[int]:
     return sorted(range(len(nodes)), key=lambda i: -cosines[i])[:k]
 
 
-def test_the_score_equals_a_loop_over_images_and_neighbours() -> None:
+def test_the_score_equals_a_loop_over_images_and_neighbors() -> None:
     draws = torch.Generator().manual_seed(0)
     labeled, references, asked = (torch.randn(n, 6, generator=draws) for n in (5, 30, 9))
     score = fit_neighbors(labeled, references, k=4, rounds=3)
@@ -35,7 +35,7 @@ def test_the_score_equals_a_loop_over_images_and_neighbours() -> None:
 
 
 @pytest.mark.parametrize("dim", [4, 64])
-def test_a_cluster_without_labelled_members_is_foreign(dim: int) -> None:
+def test_a_cluster_without_labeled_members_is_foreign(dim: int) -> None:
     references = torch.cat([cluster(0, 60, 1), cluster(1, 60, 2), cluster(2, 60, 3)])
     score = fit_neighbors(torch.cat([cluster(0, 5, 4), cluster(1, 5, 5)]), references, dim=dim)
     known = score.score(torch.cat([cluster(0, 20, 6), cluster(1, 20, 7)]))
@@ -43,8 +43,8 @@ def test_a_cluster_without_labelled_members_is_foreign(dim: int) -> None:
     assert known.max() < 0.5 * foreign.min()
 
 
-def test_a_chain_of_neighbours_carries_the_label_along() -> None:
-    """Points on an arc, labelled at one end only: its far end is nearer than a lone cluster as far off."""
+def test_a_chain_of_neighbors_carries_the_label_along() -> None:
+    """Points on an arc, labeled at one end only: its far end is nearer than a lone cluster as far off."""
     angles = torch.linspace(0, torch.pi / 2, 60)
     arc = torch.stack([angles.cos(), angles.sin(), torch.zeros(60)], dim=1)
     apart = torch.tensor([[0.0, 0.0, 1.0]]) + 0.02 * torch.randn(30, 3, generator=torch.Generator().manual_seed(0))
@@ -59,7 +59,7 @@ def test_the_length_of_features_does_not_matter() -> None:
     torch.testing.assert_close(score.score(references), scaled.score(7 * references), rtol=1e-3, atol=1e-4)
 
 
-def test_fewer_images_than_neighbours_and_vanishing_features_give_numbers() -> None:
+def test_fewer_images_than_neighbors_and_vanishing_features_give_numbers() -> None:
     score = fit_neighbors(torch.zeros(1, 4), torch.zeros(2, 4), k=10)
     assert score.score(torch.zeros(3, 4)).isfinite().all()
     assert score.score(torch.empty(0, 4)).shape == (0,)
@@ -86,7 +86,7 @@ def test_directions_of_many_features_are_close_to_the_leading_ones() -> None:
     assert torch.equal(found, principal_directions(features, 30))
 
 
-def test_neighbours_are_looked_for_in_single_precision_also_under_autocast() -> None:
+def test_neighbors_are_looked_for_in_single_precision_also_under_autocast() -> None:
     draws = torch.Generator().manual_seed(0)
     labeled, references = torch.randn(5, 30, generator=draws), torch.randn(200, 30, generator=draws)
     score = fit_neighbors(labeled, references)

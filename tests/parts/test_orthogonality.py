@@ -30,7 +30,7 @@ def divergence(p: Tensor, q: Tensor) -> float:
     return sum(float(p[c]) * math.log(float(p[c]) / float(q[c])) for c in range(K))
 
 
-def test_labelled_anchors_are_confident_in_their_label() -> None:
+def test_labeled_anchors_are_confident_in_their_label() -> None:
     values, labels = 2 * logits(0), targets()
     labels[: N // 2] = values[: N // 2].argmax(dim=1)
     expected = [float(row.softmax(0)[label]) > 0.8 for row, label in zip(values, labels.tolist(), strict=True)]
@@ -39,11 +39,11 @@ def test_labelled_anchors_are_confident_in_their_label() -> None:
     assert labeled_anchors(values, labels, 0.8).tolist() == expected
 
 
-def test_a_labelled_image_confident_in_another_class_is_no_anchor() -> None:
+def test_a_labeled_image_confident_in_another_class_is_no_anchor() -> None:
     assert labeled_anchors(torch.tensor([[9.0, 0.0], [9.0, 0.0]]), torch.tensor([0, 1])).tolist() == [True, False]
 
 
-def test_unlabelled_anchors_are_confident_in_their_prediction() -> None:
+def test_unlabeled_anchors_are_confident_in_their_prediction() -> None:
     values = logits(0)
     anchors, classes = unlabeled_anchors(values, 0.8)
     assert anchors.tolist() == [max(row.softmax(0).tolist()) > 0.8 for row in values]
@@ -64,16 +64,16 @@ def test_the_confidence_must_be_above_delta_not_at_it() -> None:
 def test_losses_equal_loops_over_anchors(temperature: float) -> None:
     values, pruned, labels = logits(0), logits(1), targets()
     anchors = torch.arange(N) % 3 != 0
-    labelled, unlabelled, count = 0.0, 0.0, 0
+    labeled, unlabeled, count = 0.0, 0.0, 0
     for i in anchors.nonzero().squeeze(1).tolist():
         p, p_r = (values[i] / temperature).softmax(0), pruned[i].softmax(0)
-        labelled += divergence(p, p_r) - math.log(float(p_r[labels[i]]))
-        unlabelled += divergence(p, p_r)
+        labeled += divergence(p, p_r) - math.log(float(p_r[labels[i]]))
+        unlabeled += divergence(p, p_r)
         count += 1
     found = labeled_orthogonality_loss(values, pruned, labels, anchors, temperature)
-    assert found.item() == pytest.approx(labelled / count)
+    assert found.item() == pytest.approx(labeled / count)
     found = unlabeled_orthogonality_loss(values, pruned, anchors, temperature)
-    assert found.item() == pytest.approx(unlabelled / count)
+    assert found.item() == pytest.approx(unlabeled / count)
 
 
 def test_predictions_that_did_not_change_cost_only_the_labels() -> None:

@@ -66,10 +66,10 @@ def test_energy_discrepancy_is_what_the_energy_owes_to_the_predicted_class() -> 
     assert score_of("energy-discrepancy", NONE, LOGITS)[0] == pytest.approx(-expected, rel=1e-5)
 
 
-# From the labelled features
+# From the labeled features
 
 
-def test_the_nearest_score_is_the_distance_to_the_kth_neighbour() -> None:
+def test_the_nearest_score_is_the_distance_to_the_kth_neighbor() -> None:
     known, labels = clusters()
     asked = torch.randn(7, 2, generator=torch.Generator().manual_seed(1))
     score = fitted("knn", known, labels, k=3)
@@ -217,7 +217,7 @@ def test_scores_of_heads_are_as_written() -> None:
 
 
 def setting() -> tuple[Tensor, Tensor, nn.Linear]:
-    """Labelled features of two classes and a classifier that is sure of them."""
+    """Labeled features of two classes and a classifier that is sure of them."""
     draws = torch.Generator().manual_seed(3)
     labels = torch.arange(60) % 2
     known = torch.randn(60, 8, generator=draws).abs() * 0.1
@@ -268,7 +268,7 @@ def test_very_few_labels_give_finite_scores(name: str, labels: int) -> None:
         assert score(known, layer(known), layer).isfinite().all()
 
 
-# From the labelled features and the pool
+# From the labeled features and the pool
 
 
 def asking(name: str, features: Tensor, labels: Tensor, pool: Tensor) -> Score:

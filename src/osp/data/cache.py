@@ -1,7 +1,7 @@
 """Arrays made once from many files and memory-mapped ever after, and checksums computed once.
 
 An entry is a `.npy` file and a `.json` beside it, written last: without it, or where it does not fit the array, the
-entry does not exist and is made anew. Its name holds what it was made from, so a changed source is a new entry.
+entry does not exist and is made again. Its name holds what it was made from, so a changed source is a new entry.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from osp.errors import UserError, user_path
 from osp.files import locked, reason, replace
 
 VERSION = 1
-"""Raised when the way images are decoded or resized changes, so that old entries are made anew."""
+"""Raised when the way images are decoded or resized changes, so that old entries are made again."""
 
 
 def cache_dir() -> Path:

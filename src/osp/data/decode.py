@@ -26,10 +26,10 @@ HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1")
 """What such a file says of itself, from its eighth byte on."""
 
 MAX_PIXELS = 178_956_970
-"""Above this an image is taken for a decompression bomb (Pillow's own limit)."""
+"""Above this an image counts as a decompression bomb (Pillow's own limit)."""
 
 MAX_BYTES = 600 << 20
-"""Of memory for one image, with what it takes to turn it into 8-bit colour: 150 million pixels of plain colour, 20
+"""Of memory for one image, with what it takes to turn it into 8-bit color: 150 million pixels of plain color, 20
 million of floating-point grey. Many workers decode at once, and a file of 20 kB can hold any of them."""
 
 PIXEL_BYTES = {"1": 5, "L": 5, "P": 5, "RGB": 4, "CMYK": 8, "YCbCr": 8, "LAB": 8, "HSV": 8}
@@ -167,7 +167,7 @@ def _to_rgb(image: Image.Image, size: int) -> Image.Image:
 def _to_8_bit(values: np.ndarray) -> np.ndarray:
     """Deep grey to 0..255: by its range (1 for fractions, 8, 16 or 32 bits), not by its brightest pixel."""
     if values.dtype == np.uint16:
-        return (values >> 8).astype(np.uint8)  # as Pillow does for deep colour
+        return (values >> 8).astype(np.uint8)  # as Pillow does for deep color
     numbers = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
     top = numbers.max()
     if values.dtype.kind == "f" and top <= 1:

@@ -62,7 +62,7 @@ class _Pool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the workers first: after an interrupt nobody should wait for images nobody wants."""
+        """Stop the workers first: after an interrupt their images are no longer wanted."""
         self._closing.set()
         for worker in list(self._started):
             worker.stop()

@@ -31,7 +31,7 @@ from osp.files import locked
 from osp.version import __version__
 
 CONNECT_SECONDS = 6.0
-"""Time until a server must have answered, name lookup included: without a network nobody should wait."""
+"""Time until a server must have answered, name lookup included: without a network there is no point in waiting."""
 STALL_SECONDS = 30.0
 ATTEMPTS = 3
 LARGEST_FETCHED = 4 << 30
@@ -102,7 +102,7 @@ def fetch(
 
 
 def _fetch_parts(url: str, part: Path, progress: Progress | None, connect_seconds: float) -> str:
-    """Append to `part` until it is whole, trying again where the connection breaks. Its MD5."""
+    """Append to `part` until it is complete, trying again where the connection breaks. Its MD5."""
     reason = ""
     for _ in range(ATTEMPTS):
         have = part.stat().st_size if part.exists() else 0
@@ -110,7 +110,7 @@ def _fetch_parts(url: str, part: Path, progress: Progress | None, connect_second
         try:
             response = _answer(urllib.request.Request(url, headers=headers), connect_seconds)
         except urllib.error.HTTPError as error:
-            if error.code == 416:  # nothing after what we have: it is whole, or not what we think it is
+            if error.code == 416:  # nothing after what we have: it is complete, or not what we think it is
                 return md5(part)
             raise UserError(f"{url} answered {error.code} {error.reason}.") from None
         except (urllib.error.URLError, OSError, http.client.HTTPException) as error:

@@ -29,7 +29,7 @@ _NOTES = {
     ".md5", ".sha1", ".sha256", ".npy", ".npz", ".mat", ".pkl", ".pt", ".h5",
 }
 # fmt: on
-"""Files that nobody takes for images: passed over without a word."""
+"""Files that are plainly no images: passed over without a word."""
 
 HEAD = 4096
 """Bytes that tell most files of one size apart; those that agree in them are read whole."""
@@ -216,7 +216,7 @@ def check_root(root: Path, must_exist: bool = False) -> None:
 def same_content(files: Sequence[File]) -> list[list[int]]:
     """Positions of files with the same bytes, a list per content that occurs more than once, in order.
 
-    Empty files and files that cannot be read are nobody's copies.
+    Empty files and files that cannot be read are copies of nothing.
     """
     groups = []
     for members in _by(range(len(files)), lambda i: files[i].size if files[i].size > 0 else None):
@@ -260,7 +260,7 @@ def choose(files: Sequence[File], labels: Sequence[int], is_test: Sequence[bool]
     """Which files to leave out so that each content is there once: {copy: the one kept}, and those of unclear class.
 
     Of several copies a test image is kept before a training image (else the test would be of images learned), one with
-    a class before one without, then the first. Where copies lie in different classes nobody knows which is right: none
+    a class before one without, then the first. Where copies lie in different classes it is unknown which is right: none
     is kept.
     """
     kept_for: dict[int, int] = {}
@@ -308,7 +308,7 @@ class LabeledFiles:
         if unclear:
             self.notes.append(
                 f"In {self.root} {len(unclear)} files show images that lie in the folders of several classes; "
-                f"they were left out, since nobody knows which is right ({first_few([near[i] for i in unclear])})."
+                f"they were left out, since the right class is unknown ({first_few([near[i] for i in unclear])})."
             )
         self.notes += self.found.notes(self.root)
         reasons = {copy: f"the same image as {near[kept]}" for copy, kept in copies.items()}

@@ -63,7 +63,7 @@ class SourceInfo:
 
     name: str
     found: bool | None
-    """None: nobody looked."""
+    """None: not looked for."""
     where: str
     """The place where it was found, or where it was looked for."""
     train: int | None = None
@@ -140,7 +140,7 @@ class Source:
     own_folder: bool = False
     """The user's own images: the folder must be named, there is no usual place."""
     unsorted: bool = False
-    """Nobody knows which of the images are OOD."""
+    """It is unknown which of the images are OOD."""
     class_sizes: tuple[int, ...] = ()
     """Training images of each class as published: known without the files."""
     within: SplitDefaults | None = None

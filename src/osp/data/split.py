@@ -1,8 +1,8 @@
-"""Which images are labelled, unlabelled, held out: decided once, from a seed, and stored in the run.
+"""Which images are labeled, unlabeled, held out: decided once, from a seed, and stored in the run.
 
-Each class has one order, drawn from (seed, class) alone, and is cut into labelled | validation | unlabelled. So the
-labelled and the validation images stay the same at every OOD ratio, and raising the ratio at a fixed total only takes
-unlabelled ID images away and adds OOD images: runs at two ratios differ in nothing else.
+Each class has one order, drawn from (seed, class) alone, and is cut into labeled | validation | unlabeled. So the
+labeled and the validation images stay the same at every OOD ratio, and raising the ratio at a fixed total only takes
+unlabeled ID images away and adds OOD images: runs at two ratios differ in nothing else.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Split:
     """Indices into the images, each array sorted, pairwise disjoint within training and within test.
 
     Training indices count through the ID set and on through the OOD source, where that is another set; test indices do
-    the same. The classes of unlabelled images are not kept: only whether each is OOD, for metrics alone.
+    the same. The classes of unlabeled images are not kept: only whether each is OOD, for metrics alone.
     """
 
     labeled: np.ndarray
@@ -164,8 +164,8 @@ def make_split(
 
     Without an OOD source the OOD images are those of the other classes and those without a class (label -1). With one
     they are the source's, and the other classes of the ID set are left out altogether. At ratio r and total N each of
-    the K ID classes gives floor(N (1 - r) / K) unlabelled images and each of the G OOD classes floor(N r / G), a source
-    without classes counting as one. A class's order depends on (seed, class) only: labelled and validation images are
+    the K ID classes gives floor(N (1 - r) / K) unlabeled images and each of the G OOD classes floor(N r / G), a source
+    without classes counting as one. A class's order depends on (seed, class) only: labeled and validation images are
     the same at every ratio. Images of the source whose files are also in the ID set are left out, with a warning.
     """
     classes = resolve_classes(spec.id_classes, train)
@@ -251,7 +251,7 @@ def _copies(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows of the OOD source's training and test images that are files of the ID set, too, with a warning.
 
-    The ID set wins: there somebody said what they are. Otherwise labelled or test images would be in the pool.
+    The ID set wins: there somebody said what they are. Otherwise labeled or test images would be in the pool.
     """
     known = [path for each in (train, test) if each is not None for path in each.files or ()]
     parts = [(each.files or ()) if each is not None else () for each in (ood_train, ood_test)]

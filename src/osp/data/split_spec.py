@@ -28,15 +28,15 @@ class SplitSpec:
     """Class numbers or names, in the order of the new labels; None = all classes."""
     labels_per_class: int
     unlabeled: int | None
-    """Total of unlabelled images, ID and OOD; None = as many as fit."""
+    """Total of unlabeled images, ID and OOD; None = as many as fit."""
     ood_ratio: float | None
-    """Share of OOD in the unlabelled images; None = what results from `ood_count`, or from taking all there are."""
+    """Share of OOD in the unlabeled images; None = what results from `ood_count`, or from taking all there are."""
     ood_count: int | None
     """Number of OOD images, in place of a ratio; None = all (where there is no ratio either)."""
     val_per_class: int
     seed: int
     id_count: int | None = None
-    """Number of unlabelled ID images, in place of a total; None = what `unlabeled` leaves, or all there are."""
+    """Number of unlabeled ID images, in place of a total; None = what `unlabeled` leaves, or all there are."""
 
 
 def paper_split(data: str, ood_data: str | None = None) -> dict[str, Any]:
@@ -176,7 +176,7 @@ class Group:
 
 
 def held_back(spec: SplitSpec, groups: Sequence[Group]) -> int:
-    """How many images of each class are held back from the unlabelled ones, if every class has as many."""
+    """How many images of each class are held back from the unlabeled ones, if every class has as many."""
     smallest = min(groups, key=len)
     labels, val, available = spec.labels_per_class, spec.val_per_class, len(smallest)
     if labels > available:
@@ -187,7 +187,7 @@ def held_back(spec: SplitSpec, groups: Sequence[Group]) -> int:
         )
     if labels + val > available:
         raise UserError(
-            f"val_per_class: {labels} labelled and {val} validation images per class asked for, but {smallest.name} "
+            f"val_per_class: {labels} labeled and {val} validation images per class asked for, but {smallest.name} "
             f"has only {_images(available)}; with {labels} labels the largest val_per_class that fits is "
             f"{available - labels}."
         )
@@ -197,7 +197,7 @@ def held_back(spec: SplitSpec, groups: Sequence[Group]) -> int:
 def unlabeled_counts(
     spec: SplitSpec, rest: Sequence[Group], ood: Sequence[Group], set_name: str, source: str | None
 ) -> tuple[list[int], list[int]]:
-    """Unlabelled images of each ID class and of each OOD class."""
+    """Unlabeled images of each ID class and of each OOD class."""
     total, available = spec.unlabeled, sum(map(len, ood))
     if not available and (spec.ood_ratio or spec.ood_count):
         asked = f"ood_ratio: {spec.ood_ratio}" if spec.ood_ratio else f"ood_count: {spec.ood_count}"
@@ -225,7 +225,7 @@ def unlabeled_counts(
         everything = sum(map(len, rest)) + available
         if total > everything:
             raise UserError(
-                f"unlabeled: {total} images asked for, but {everything} are left after the labelled and validation "
+                f"unlabeled: {total} images asked for, but {everything} are left after the labeled and validation "
                 f"images; the largest total that fits is {everything}."
             )
         counts = proportional_counts(total, [len(group) for group in (*rest, *ood)])
@@ -307,7 +307,7 @@ def _exactly(field: str, count: int, groups: Sequence[Group], after: str = "") -
 
 
 def _after(spec: SplitSpec) -> str:
-    return f" after {spec.labels_per_class} labelled and {spec.val_per_class} validation images"
+    return f" after {spec.labels_per_class} labeled and {spec.val_per_class} validation images"
 
 
 def _images(count: int) -> str:

@@ -28,7 +28,7 @@ class Stream:
         self._blocks: dict[tuple[int, int], np.ndarray] = {}
 
     def restrict(self, rows: np.ndarray | None, start: int) -> None:
-        """From step `start` on draw only from these rows (None: from all), in permutations that begin anew there."""
+        """From step `start` on draw only from these rows (None: from all), in permutations that begin again there."""
         if start < 0:
             raise ValueError(f"stream {self.name!r}: start {start} is negative")
         if rows is not None:

@@ -62,7 +62,7 @@ def _shape(shape: Any) -> tuple[int, ...]:
 
 
 def _shown(value: object) -> str:
-    """A value for a message: only text and bytes are spelt out, for anything else could be of any size."""
+    """A value for a message: only text and bytes are spelled out, for anything else could be of any size."""
     return repr(value[:40]) if isinstance(value, str | bytes) else f"a {type(value).__name__}"
 
 

@@ -121,7 +121,7 @@ class FeatureViews:
 
     `stored` has one N×D array of half or single precision, in memory or memory-mapped, for each of `plain`, `flip` (all
     mirrored), `weak`, `weak2`, `strong`, `strong2`, or as many of them as were made. A step's `weak` is, image by
-    image, one of the stored weak views, drawn anew each step; `weak2` is another one, never the same. `flip` is the
+    image, one of the stored weak views, drawn again each step; `weak2` is another one, never the same. `flip` is the
     plain or the mirrored image, as it is for pixels.
 
     >>> stored = {"plain": np.zeros((5, 3), np.float16), "weak": np.ones((5, 3), np.float16)}

@@ -1,7 +1,7 @@
 """Published settings that several methods share.
 
 Oliver et al., Realistic Evaluation of Deep Semi-Supervised Learning Algorithms, NeurIPS 2018, is the source for the
-classic methods; each adds its learning rate. The releases of the newer ones take over FixMatch's optimiser.
+classic methods; each adds its learning rate. The releases of the newer ones take over FixMatch's optimizer.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ OPTIMIZER = {
     "weight_decay": Published(0.0, OLIVER),
 }
 SEMI_SUPERVISED = {
-    "batch": Published(50, f"{OLIVER} (100 images per step, half of them labelled)"),
+    "batch": Published(50, f"{OLIVER} (100 images per step, half of them labeled)"),
     "mu": Published(1, OLIVER),
     **OPTIMIZER,
 }
 
 
 def fixmatch_optimizer(source: str, cifar100_decay: float | None = None) -> dict[str, Published]:
-    """FixMatch's optimiser, as a release that takes it over states it; its weight decay on CIFAR-100 may be another."""
+    """FixMatch's optimizer, as a release that takes it over states it; its weight decay on CIFAR-100 may be another."""
     decay_by_data = {} if cifar100_decay is None else {"cifar100": cifar100_decay}
     return {
         "batch": Published(64, source),

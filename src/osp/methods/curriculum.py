@@ -1,11 +1,11 @@
-"""Curriculum Labeling: cycles of self-training, each from new weights on a larger share of the pseudo-labelled pool.
+"""Curriculum Labeling: cycles of self-training, each from new weights on a larger share of the pseudo-labeled pool.
 
-Cycle 0 learns from the labelled images D_l. Before cycle c the model of the cycle before looks at the plain view of
-every pool image: m_i = max p(u_i), ŷ_i = argmax p(u_i). The most confident enter, chosen anew each time:
+Cycle 0 learns from the labeled images D_l. Before cycle c the model of the cycle before looks at the plain view of
+every pool image: m_i = max p(u_i), ŷ_i = argmax p(u_i). The most confident enter, chosen again each time:
 
     D_c = D_l ∪ {(u_i, ŷ_i) : m_i >= percentile({m}, 100 - c·Δ)},  Δ = 20, so that cycle 5 learns from everything
 
-Network and optimiser begin anew in each cycle: a network that goes on believes the errors it was taught (the paper's
+Network and optimizer begin again in each cycle: a network that goes on believes the errors it was taught (the paper's
 concept drift). Inside a cycle there is one loss, cross-entropy of strong views under mixup, a class counting by the
 inverse of its size:
 
@@ -13,7 +13,7 @@ inverse of its size:
     L = Σ -t·ln p(x') / Σ t,  w = 1 in cycle 0
 
 A cycle's model is the mean of the weights over its last steps (SWA), with statistics of batch norms that are measured
-anew under it. The run ends with the model of the cycle with the best validation accuracy (the later one of equals, as
+again under it. The run ends with the model of the cycle with the best validation accuracy (the later one of equals, as
 it has seen more), because the last cycles also learn the labels given to OOD images; without validation images it is
 the last cycle's. OOD score: 1 - max softmax.
 
@@ -86,7 +86,7 @@ def class_weights(labels: Tensor, num_classes: int) -> Tensor:
 
 class Curriculum(Method):
     name = "curriculum"
-    summary = "cycles from new weights, each with more of the pool pseudo-labelled, the confident first"
+    summary = "cycles from new weights, each with more of the pool pseudo-labeled, the confident first"
     reference = "Cascante-Bonilla et al., Curriculum Labeling, AAAI 2021"
     Options = CurriculumOptions
     mechanism = ("admitted_share",)
@@ -134,7 +134,7 @@ class Curriculum(Method):
     # A cycle
 
     def begin_stage(self, step: Step, pool: Pool) -> None:
-        """Draw from the labelled images and those that the last cycle's model admitted."""
+        """Draw from the labeled images and those that the last cycle's model admitted."""
         device = self.pseudo.device
         pool.restrict("joint", self.joint_rows())
         if step.stage_index > 0:
@@ -198,7 +198,7 @@ class Curriculum(Method):
             layer.momentum = momentum
 
     def joint_rows(self) -> Tensor:
-        """The labelled images and those that are admitted, among both parts together."""
+        """The labeled images and those that are admitted, among both parts together."""
         admitted_rows = self.admitted_rows.nonzero().squeeze(1).cpu()
         return torch.cat([torch.arange(self.task.num_labeled), self.task.num_labeled + admitted_rows])
 

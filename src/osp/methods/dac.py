@@ -71,7 +71,7 @@ class DACOptions(Options):
     sharpness: float = Field(1.5, ge=0, description="γ: exponent of the weights ω_i")
     threshold_every: float = Field(0.01, gt=0, le=1, description="share of the run after which θ is found again")
     temperature: float = Field(0.1, gt=0, description="T: temperature of the similarities in L_kd")
-    memory_batches: int = Field(16, ge=1, le=100_000, description="unlabelled batches whose projections are remembered")
+    memory_batches: int = Field(16, ge=1, le=100_000, description="unlabeled batches whose projections are remembered")
 
 
 def inlier_weights(averages: Tensor, threshold: Tensor, sharpness: float) -> Tensor:
@@ -187,7 +187,7 @@ class DAC(Method):
     def open_terms(
         self, strong: Tensor, strong_logits: Tensor, weak_logits: Tensor, weights: Tensor, targets: Tensor
     ) -> dict[str, Tensor]:
-        """L_u and L_kd, the losses of the encoder on unlabelled images."""
+        """L_u and L_kd, the losses of the encoder on unlabeled images."""
         o = self.options
         confidence, labels = weak_logits.softmax(dim=1).max(dim=1)
         weights = weights * (confidence >= o.threshold)
@@ -218,5 +218,5 @@ class DAC(Method):
             self.log("otsu", self.otsu)
 
     def kept(self) -> Tensor | None:
-        """The unlabelled images whose ω_i is 1."""
+        """The unlabeled images whose ω_i is 1."""
         return self.averages.values() >= self.otsu

@@ -1,7 +1,7 @@
-"""DS3L, safe deep semi-supervised learning: unlabelled images are weighted by what they do to the labelled ones.
+"""DS3L, safe deep semi-supervised learning: unlabeled images are weighted by what they do to the labeled ones.
 
-A weight net v of one hidden layer gives each unlabelled image a weight in (0, 1) from its predicted probabilities. The
-unlabelled loss is the Π-model's, l_i = mean_c (p_c(w'(u_i)) - sg[p_c(w(u_i))])²:
+A weight net v of one hidden layer gives each unlabeled image a weight in (0, 1) from its predicted probabilities. The
+unlabeled loss is the Π-model's, l_i = mean_c (p_c(w'(u_i)) - sg[p_c(w(u_i))])²:
 
     inner  L(θ, φ) = a · mean_B H(y, p(w(x))) + b(t) · Σ_i v_i l_i / Σ_i v_i,  v_i = v_φ(p(w(u_i)))
     outer  min_φ mean_B H(y, p_θ'(w(x))),  θ' = θ - η ∇_θ L(θ, φ)
@@ -10,24 +10,24 @@ Each step first moves φ by the outer gradient, through one virtual step of plai
 new weights as constants. In the virtual step the weights depend on θ too. OOD score: 1 - v_φ(p(x)), the weight that the
 image would have (`score=softmax` gives the usual one, which was better wherever it was measured).
 
-What the weights can learn is the inner product of an image's consistency gradient with that of the labelled loss, and
+What the weights can learn is the inner product of an image's consistency gradient with that of the labeled loss, and
 in short runs this does not tell ID from OOD. Measured image by image on digits (AUROC of that product, two seeds, after
-50, 150 and 300 of 300 steps): 0.63, 0.52, 0.56 and 0.52, 0.52, 0.53, while the labelled loss falls from 0.18 to 0.01: a
+50, 150 and 300 of 300 steps): 0.63, 0.52, 0.56 and 0.52, 0.52, 0.53, while the labeled loss falls from 0.18 to 0.01: a
 few labels are soon known by heart, and what is left of their gradient is noise. Weights follow it (AUROC 0.64 and 0.55
-at the end). No setting mended that: a weight net at 3e-2 ends with weights that are all 1 or all 0 (the loss does not
+at the end). No setting fixed that: a weight net at 3e-2 ends with weights that are all 1 or all 0 (the loss does not
 change when all weights are scaled), a virtual step of 0.3 gives 0.49 and 0.48, a ramp over 40 % 0.67 and 0.49. At the
-end of the run it is measured how well the weights tell validation images (without any: labelled ones) from the pool,
+end of the run it is measured how well the weights tell validation images (without any: labeled ones) from the pool,
 and a run in which they do not says so.
 
-Reference: Guo et al., Safe Deep Semi-Supervised Learning for Unseen-Class Unlabeled Data, ICML 2020. Passes: labelled
-images and both views in one, whose graph serves the virtual and the real step; then the labelled images under θ', which
+Reference: Guo et al., Safe Deep Semi-Supervised Learning for Unseen-Class Unlabeled Data, ICML 2020. Passes: labeled
+images and both views in one, whose graph serves the virtual and the real step; then the labeled images under θ', which
 leaves the running statistics of batch norms alone. The release makes five passes, as it repeats the first two.
 Differences:
 
 - The weight net learns at 3e-3, not 6e-5, because a run has a hundredth of the published steps; η is the
-  common learning rate 0.03, as both were 1e-3 in the release's MNIST recipe (short runs on colour images take real
+  common learning rate 0.03, as both were 1e-3 in the release's MNIST recipe (short runs on color images take real
   steps by Muon, at another rate).
-- a is 1. The release divides the labelled sum by the whole batch: 1/2 with as many unlabelled images as labelled.
+- a is 1. The release divides the labeled sum by the whole batch: 1/2 with as many unlabeled images as labeled.
 - What the weight net sees, and the target, are predicted without dropout.
 - The ramp of b is a share of the run.
 - The published rates of MNIST, 1e-3 for both steps, belong to raw pixels of 0 to 255, whose variance is 6,000 times
@@ -61,8 +61,8 @@ TELLS_APART = 0.55
 
 
 class DS3LOptions(NoiseOptions):
-    labeled_weight: float = Field(1.0, gt=0, description="weight a of the labelled loss")
-    unlabeled_weight: float = Field(10.0, ge=0, description="largest weight b of the unlabelled loss")
+    labeled_weight: float = Field(1.0, gt=0, description="weight a of the labeled loss")
+    unlabeled_weight: float = Field(10.0, ge=0, description="largest weight b of the unlabeled loss")
     ramp: float = Field(1.0, ge=0, le=1, description="share of the run over which b rises")
     inner_lr: float = Field(0.03, ge=0, description="length η of the virtual step")
     weight_lr: float = Field(3e-3, gt=0, description="learning rate of the weight net (Adam)")
@@ -75,9 +75,9 @@ class Looked:
 
     labeled_logits: Tensor
     probabilities: Tensor
-    """Of the first view of the unlabelled images."""
+    """Of the first view of the unlabeled images."""
     gaps: Tensor
-    """l, one an unlabelled image."""
+    """l, one an unlabeled image."""
 
 
 def consistency_gaps(probabilities: Tensor, target: Tensor) -> Tensor:
@@ -108,13 +108,13 @@ def uncompiled() -> AbstractContextManager[Any]:
 
 class DS3L(Method):
     name = "ds3l"
-    summary = "a weight net learns which unlabelled images help the labelled ones"
+    summary = "a weight net learns which unlabeled images help the labeled ones"
     reference = "Guo et al., Safe Deep Semi-Supervised Learning for Unseen-Class Unlabeled Data, ICML 2020"
     Options = DS3LOptions
     unlabeled_views = ("weak", "weak2")
     twice_differentiated = True
     mechanism = ("weight_spread",)
-    validation = "whether the weights tell known images from the pool, without labels (none: labelled images)"
+    validation = "whether the weights tell known images from the pool, without labels (none: labeled images)"
     paper_steps = 200_000
     paper_data = ("mnist", "cifar10")
     paper = {  # noqa: RUF012
@@ -126,7 +126,7 @@ class DS3L(Method):
         "nesterov": Published(False, f"{RELEASE}, MNIST"),
         "weight_decay": Published(0.0, RELEASE),
         "schedule": Published("constant", f"{RELEASE}: its drop at 400,000 is never reached"),
-        "labeled_weight": Published(0.5, f"{RELEASE}: the sum over the labelled half divided by the whole batch"),
+        "labeled_weight": Published(0.5, f"{RELEASE}: the sum over the labeled half divided by the whole batch"),
         "unlabeled_weight": Published(10.0, RELEASE),
         "ramp": Published(1.0, RELEASE),
         "inner_lr": Published(1e-3, f"{RELEASE}, on MNIST for raw pixels of 0 to 255"),
@@ -150,7 +150,7 @@ class DS3L(Method):
         return {"weight_net": ExtraOptimizer(self.weight_net.parameters(), lr=self.options.weight_lr)}
 
     def look(self, batch: Batch, step: Step) -> Looked:
-        """Labelled images and both views of the unlabelled ones in one pass."""
+        """Labeled images and both views of the unlabeled ones in one pass."""
         views = [batch["labeled"]["weak"], batch["unlabeled"]["weak"], batch["unlabeled"]["weak2"]]
         images = noisy(torch.cat(views), self.options.input_noise, step, "all")
         labeled, first, second = torch.split(self.net.encode(images), [len(view) for view in views])
@@ -177,7 +177,7 @@ class DS3L(Method):
     # The weight net
 
     def extra_losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
-        """The outer loss: what the labelled images would say after a virtual step with these weights."""
+        """The outer loss: what the labeled images would say after a virtual step with these weights."""
         with uncompiled():
             self.looked = self.look(batch, step)
         weights = self.weigh(self.looked.probabilities)

@@ -3,12 +3,12 @@
     q = softmax(f(w(u))) without gradient,  ŷ = argmax q,  m = 1[max q >= threshold]
     L = mean_B H(y, p(w(x))) + weight · (1 / μB) Σ_i m_i H(ŷ_i, p(s(u_i)))
 
-The mean runs over all μB unlabelled images, masked ones counting as zero. Reference: Sohn et al., FixMatch, NeurIPS
+The mean runs over all μB unlabeled images, masked ones counting as zero. Reference: Sohn et al., FixMatch, NeurIPS
 2020. It has no notion of OOD images: they receive confident wrong labels. OOD score: 1 - max softmax of the averaged
 weights.
 
 Differences from the release: the weak views go through the encoder without a graph and with the running statistics of
-batch norms (the release puts labelled, weak and strong images through one pass and throws the weak gradients away:
+batch norms (the release puts labeled, weak and strong images through one pass and throws the weak gradients away:
 `joint_weak`, in the paper preset); and the averaged weights forget their random start (the decay rises to its value),
 which a run of a million steps would not notice.
 
@@ -33,8 +33,8 @@ FIXMATCH = "FixMatch paper"
 
 class FixMatchOptions(Options):
     threshold: float = Field(0.95, ge=0, le=1, description="confidence from which a prediction becomes a label")
-    unlabeled_weight: float = Field(1.0, ge=0, description="weight of the unlabelled loss")
-    joint_weak: bool = Field(False, description="weak views in one pass with the others, with a graph nobody needs")
+    unlabeled_weight: float = Field(1.0, ge=0, description="weight of the unlabeled loss")
+    joint_weak: bool = Field(False, description="weak views in one pass with the others, with an unneeded graph")
 
 
 def pseudo_label_loss(weak_logits: Tensor, strong_logits: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
@@ -51,7 +51,7 @@ def pseudo_label_loss(weak_logits: Tensor, strong_logits: Tensor, threshold: flo
 
 
 def labeling_logits(net: Network, weak: Tensor) -> Tensor:
-    """What weak views are labelled by: without a graph, with the running statistics of batch norms, with dropout."""
+    """What weak views are labeled by: without a graph, with the running statistics of batch norms, with dropout."""
     with torch.no_grad():
         return net.classify(net.encode_as_tested(weak)).float()
 
@@ -59,9 +59,9 @@ def labeling_logits(net: Network, weak: Tensor) -> Tensor:
 def three_looks(
     net: Network, labeled: Tensor, weak: Tensor, strong: Tensor, joint_weak: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits of labelled, weak and strong views, the weak ones for labels.
+    """Logits of labeled, weak and strong views, the weak ones for labels.
 
-    Labelled and strong views go in one pass. Weak ones go as `labeling_logits` says, or in the same pass (`joint_weak`,
+    Labeled and strong views go in one pass. Weak ones go as `labeling_logits` says, or in the same pass (`joint_weak`,
     as in the releases): then labels depend on the batch.
     """
     labels = [] if joint_weak else [labeling_logits(net, weak)]

@@ -82,7 +82,7 @@ def soft_cross_entropy(targets: Tensor, logits: Tensor) -> Tensor:
 
 
 def aligned(probabilities: Tensor, marginal: Tensor) -> Tensor:
-    """p_k (1/K + ε) / (m_k + ε), normalised to sum to one; ε = 1e-6.
+    """p_k (1/K + ε) / (m_k + ε), normalized to sum to one; ε = 1e-6.
 
     >>> aligned(torch.tensor([[0.5, 0.5]]), torch.tensor([0.75, 0.25]))
     tensor([[0.2500, 0.7500]])

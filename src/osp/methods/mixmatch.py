@@ -1,21 +1,21 @@
-"""MixMatch: guessed labels for unlabelled images, everything mixed with everything, and two losses on the mixtures.
+"""MixMatch: guessed labels for unlabeled images, everything mixed with everything, and two losses on the mixtures.
 
     q̄ = (p(w(u)) + p(w'(u))) / 2,  q = q̄^(1/T) / Σ q̄^(1/T), without gradient
     W = [w(x); w(u); w'(u)] with targets [y; q; q];  λ ~ Beta(a, a),  λ' = max(λ, 1 - λ),  π a permutation
     X = λ' W + (1 - λ') W[π], targets likewise
     L = mean_B H(target, p(X)) + weight · min(t / ramp, 1) · mean over the other rows and classes of (p(X) - target)²
 
-The first B rows are mostly labelled images because λ' >= 1/2. Tested with averaged weights. Reference: Berthelot et
+The first B rows are mostly labeled images because λ' >= 1/2. Tested with averaged weights. Reference: Berthelot et
 al., MixMatch: A Holistic Approach to Semi-Supervised Learning, NeurIPS 2019. OOD score: 1 - max softmax.
 
 Passes: [w(u); w'(u)] without a graph, batch norms using the batch but not remembering it; then X jointly, which makes
 the publication's interleaving of batches unnecessary.
 
 Differences: weight decay touches weight matrices alone, as in the release (a well-known port also shrinks the batch
-norms' running statistics); guesses are made without dropout. The unlabelled weight is 3 and rises over the whole run:
+norms' running statistics); guesses are made without dropout. The unlabeled weight is 3 and rises over the whole run:
 with the published 75 the guesses of a short run agree on one class early and stay there (digits with the CNN, 400
 steps: 17 to 59 % of test images right, against 95 to 96 % with 3). μ is 1 as published instead of the common 5, because
-the partner in a mixture is a labelled image in one of 1 + 2μ cases, and labels would be diluted further.
+the partner in a mixture is a labeled image in one of 1 + 2μ cases, and labels would be diluted further.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ RELEASE = "MixMatch release"
 
 
 class MixMatchOptions(Options):
-    mu: int = Field(1, ge=1, le=10**9, description="unlabelled images per step, as a multiple of `batch`")
+    mu: int = Field(1, ge=1, le=10**9, description="unlabeled images per step, as a multiple of `batch`")
     temperature: float = Field(0.5, gt=0, description="sharpening of the guessed labels")
     mixing: float = Field(0.75, gt=0, description="a of the Beta(a, a) distribution of the mixing weights")
-    unlabeled_weight: float = Field(3.0, ge=0, description="largest weight of the unlabelled loss")
+    unlabeled_weight: float = Field(3.0, ge=0, description="largest weight of the unlabeled loss")
     ramp: float = Field(1.0, ge=0, le=1, description="share of the run over which that weight rises")
 
 
 class MixMatch(Method):
     name = "mixmatch"
-    summary = "guessed labels, and mixtures of labelled and unlabelled images"
+    summary = "guessed labels, and mixtures of labeled and unlabeled images"
     reference = "Berthelot et al., MixMatch, NeurIPS 2019"
     Options = MixMatchOptions
     unlabeled_views = ("weak", "weak2")
@@ -78,7 +78,7 @@ class MixMatch(Method):
 
     @torch.no_grad()
     def guess(self, looks: Tensor) -> Tensor:
-        """The labels guessed from two views of each unlabelled image, which lie one after the other."""
+        """The labels guessed from two views of each unlabeled image, which lie one after the other."""
         with frozen_batchnorm_statistics(self.net):
             logits = self.net.classifier(self.net.encode(looks))
         return guess_labels(logits.chunk(2), self.options.temperature)

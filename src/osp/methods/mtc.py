@@ -1,19 +1,19 @@
 """MTC, multi-task curriculum: a domain head learns ID against OOD from soft labels that it rewrites as it goes.
 
 Beside the classifier the network has a domain head d(x) = sigmoid(h(G(x))), 1 = ID. Each image has a soft domain label
-s: 1 for labelled images for good, and for unlabelled ones 0 at first:
+s: 1 for labeled images for good, and for unlabeled ones 0 at first:
 
     L_d = mean BCE(d(w(x_i)), s_i)
 
-What the head says of each image is recorded now and then; s_i of an unlabelled image is the mean of its last ten
-records. Network and labels are thus optimised in turn: images that look like labelled ones rise, and pull others like
+What the head says of each image is recorded now and then; s_i of an unlabeled image is the mean of its last ten
+records. Network and labels are thus optimized in turn: images that look like labeled ones rise, and pull others like
 them along.
 
     warm-up   L = L_d
     then      L = L_d + L_x + weight · min(t / ramp, 1) · L_u
 
-with MixMatch's L_x and L_u (`osp.parts.mixing`) on the labelled images and those unlabelled ones that are selected:
-s_i >= Otsu's threshold of all unlabelled s. Tested with averaged weights. OOD score: 1 - d(x).
+with MixMatch's L_x and L_u (`osp.parts.mixing`) on the labeled images and those unlabeled ones that are selected:
+s_i >= Otsu's threshold of all unlabeled s. Tested with averaged weights. OOD score: 1 - d(x).
 
 Reference: Yu et al., Multi-Task Curriculum Framework for Open-Set Semi-Supervised Learning, ECCV 2020 (which writes 1
 for OOD; the release writes 1 for ID, as here). Passes: two looks at the selected images as in testing, without a graph;
@@ -23,13 +23,13 @@ then the images for L_d and the mixtures in one, so that batch norms see one pop
   each epoch what was predicted in training (`record=visits`, where an image that was not visited keeps its value; in
   the release it counts as OOD). In a short run that says more about when an image was visited than what it is: 600
   steps on MNIST selected 1 % of the pool, no purer than the pool itself.
-- L_d takes batch labelled and batch · mu unlabelled images: with mu 5 a sixth of them is labelled. Drawn together, as
-  published (`draw=joint`, batch images in all), from 60 labelled and 30,000 unlabelled images of MNIST, a labelled one
+- L_d takes batch labeled and batch · mu unlabeled images: with mu 5 a sixth of them is labeled. Drawn together, as
+  published (`draw=joint`, batch images in all), from 60 labeled and 30,000 unlabeled images of MNIST, a labeled one
   is among every 500.
 - The release keeps the images for L_d out of the running statistics of batch norms; see the passes above.
 - λ is drawn for each sample, guesses are made without dropout. The weight of L_u is 10 instead of 75 and rises over the
   whole stage, because a larger one makes guesses agree on one class early (mixmatch.py, whose weight of 3 belongs to
-  its mu of 1 and to a pool that nobody has sorted). mu is the common 5 instead of 1.
+  its mu of 1 and to an unsorted pool). mu is the common 5 instead of 1.
 
 As in the release, weight decay and averaged weights begin after the warm-up.
 """
@@ -61,7 +61,7 @@ class MTCOptions(Options):
     domain_refresh: float = Field(0.05, gt=0, le=1, description="share of the warm-up between two records")
     refresh: float = Field(0.05, gt=0, le=1, description="share of the rest between two records and selections")
     draw: Literal["apart", "joint"] = Field(
-        "apart", description="images for L_d: batch labelled and batch · mu others, or batch from both together"
+        "apart", description="images for L_d: batch labeled and batch · mu others, or batch from both together"
     )
     record: Literal["pool", "visits"] = Field(
         "pool", description="what is recorded: a look at the whole pool, or each image's last prediction in training"
@@ -109,11 +109,11 @@ class MTC(Method):
         super().__init__(options, network, task)
         self.use_score(DomainScore(network.feature_dim, task.num_classes))
         unlabeled = torch.arange(task.num_labeled + task.num_unlabeled) >= task.num_labeled
-        self.register_buffer("latest", torch.zeros(len(unlabeled)))  # predictions of labelled, then unlabelled images
+        self.register_buffer("latest", torch.zeros(len(unlabeled)))  # predictions of labeled, then unlabeled images
         self.register_buffer("records", torch.zeros(RECORDS, task.num_unlabeled))
         self.register_buffer("recorded", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("soft", (~unlabeled).float())  # s, of labelled, then unlabelled images
-        self.register_buffer("selected", torch.zeros(0, dtype=torch.bool))  # unlabelled rows, once they were selected
+        self.register_buffer("soft", (~unlabeled).float())  # s, of labeled, then unlabeled images
+        self.register_buffer("selected", torch.zeros(0, dtype=torch.bool))  # unlabeled rows, once they were selected
         self.predicted: Tensor | None = None  # by `losses`, for `after_step`
 
     @property
@@ -164,7 +164,7 @@ class MTC(Method):
         return torch.cat([batch["labeled"]["weak"], batch["pool"]["weak"]])
 
     def domain_rows(self, batch: Batch) -> Tensor:
-        """The rows of those images among the labelled ones followed by the unlabelled ones."""
+        """The rows of those images among the labeled ones followed by the unlabeled ones."""
         if self.options.draw == "joint":
             return batch["joint"].rows
         return torch.cat([batch["labeled"].rows, self.task.num_labeled + batch["pool"].rows])
@@ -176,7 +176,7 @@ class MTC(Method):
         return F.binary_cross_entropy_with_logits(logits, self.soft[rows])
 
     def mixtures(self, batch: Batch, step: Step) -> tuple[Tensor, Tensor]:
-        """MixMatch's mixed images and targets, first of the labelled images and then of two views of the selected."""
+        """MixMatch's mixed images and targets, first of the labeled images and then of two views of the selected."""
         o, labeled, unlabeled = self.options, batch["labeled"], batch["unlabeled"]
         looks = torch.cat([unlabeled["weak"], unlabeled["weak2"]])
         logits = self.net.classifier(self.net.encode_as_tested(looks))
@@ -216,7 +216,7 @@ class MTC(Method):
         self.log("soft_spread", self.soft[unlabeled].std(unbiased=False))
 
     def select(self, pool: Pool) -> None:
-        """MixMatch draws from the unlabelled images whose soft label reaches Otsu's threshold of all of them."""
+        """MixMatch draws from the unlabeled images whose soft label reaches Otsu's threshold of all of them."""
         soft = self.soft[self.task.num_labeled :]
         self.selected = soft >= otsu_threshold(soft)
         pool.restrict("unlabeled", self.selected.nonzero().squeeze(1))

@@ -14,12 +14,12 @@ selection leaves the one before (at first: all). OOD score: 1 - o_c.
 Reference: Saito et al., OpenMatch: Open-Set Consistency Regularization for Semi-Supervised Learning with Outliers,
 NeurIPS 2021. Differences from the release:
 
-- all views go in one pass but w(u), which are labelled as in our FixMatch, without a graph and with the running
+- all views go in one pass but w(u), which are labeled as in our FixMatch, without a graph and with the running
   statistics of batch norms; the release puts w(u) and s(u) through a second pass;
 - L_fm starts and the selection is renewed at shares of the run, later and more rarely than in the release (2 % and
   0.2 % of 2¹⁹ steps), because after 2 % of a short run the detector knows nothing;
 - selection on the plain view instead of a randomly mirrored one; h is the identity where mirroring changes the class;
-- the first passes over the labelled images have no accidental strong view;
+- the first passes over the labeled images have no accidental strong view;
 - τ is 0.95 as in FixMatch. The scripts of the release leave it at 0, which lets every selected image teach. In short
   runs the selection still holds many OOD images: with 0, which `--preset paper` has, digits with 60 % OOD images were
   selected less purely and classified worse.

@@ -215,7 +215,7 @@ class OSP(T2T):
         return [pretraining, replace(finetuning, refresh=self.refresh_share() / self.feeds())]
 
     def refresh(self, step: Step, pool: Pool) -> None:
-        """Cut the pool anew, or only fill the bank where a partition is not due."""
+        """Cut the pool again, or only fill the bank where a partition is not due."""
         if step.falls_on(self.refresh_share()):
             super().refresh(step, pool)
         else:

@@ -1,25 +1,25 @@
-"""OTCT (a reconstruction): consistency under augmentation on all unlabelled images, in the style of labelled ones.
+"""OTCT (a reconstruction): consistency under augmentation on all unlabeled images, in the style of labeled ones.
 
-    b = a labelled weak view drawn for each unlabelled image, β ~ U(0, 1)
+    b = a labeled weak view drawn for each unlabeled image, β ~ U(0, 1)
     s' = (1 - β) s(u) + β AdaIN(s(u); b)                  channel statistics of b (osp.parts.style)
     L  = mean_B H(y, p(w(x))) + weight · mean_μB KL(softmax(sg[f(w(u))] / T) ‖ p(s'))
 
 No image is filtered out: the point of the publication is that consistency on all images helps where pseudo-labels harm,
-if the gap between the styles of labelled and unlabelled images is bridged. OOD score: 1 - max softmax.
+if the gap between the styles of labeled and unlabeled images is bridged. OOD score: 1 - max softmax.
 
 Reference: Luo et al., An Empirical Study and Analysis on Open-Set Semi-Supervised Learning, arXiv 2101.08237. THIS IS A
-RECONSTRUCTION from its abstracts and one sentence of the OSP paper: no code is public, the full text was not at hand.
+RECONSTRUCTION from its abstracts and one sentence of the OSP paper: no code is public, the full text was not available.
 Do not present its numbers as those of the publication. Choices of ours, none of them verified:
 
-- AdaIN acts on images (not on feature maps), its donors are the labelled images of the same batch, β is uniform,
+- AdaIN acts on images (not on feature maps), its donors are the labeled images of the same batch, β is uniform,
   there is no confidence mask, all else is as UDA has it in the release of T2T;
 - of grey images only brightness and contrast are style. On MNIST, whose images hardly differ in either, the step from
   s(u) to s' is 0.18 of that from w(u) to s(u) (mean change of a pixel; CIFAR-10: 0.40), so that what is left there is
   mostly UDA without its mask; `style_change` is logged;
 - T is 1: sharpened targets are pseudo-labels in all but name. With UDA's 0.4, which `--preset paper` has, digits with
-  60 % OOD images were learned worse than from the labels alone, and hardly told apart from OOD images.
+  60 % OOD images were learned worse than from the labels alone, and hardly distinguished from OOD images.
 
-Labelled and stylised images go through the network in one pass, the weak views without a graph and as in testing.
+Labeled and stylized images go through the network in one pass, the weak views without a graph and as in testing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from osp.distributed import gathered
 from osp.methods.base import Batch, Method, Options, Published, Step
 from osp.parts.consistency import sharpened_consistency
 from osp.parts.draws import rand
-from osp.parts.style import stylise
+from osp.parts.style import stylize
 
 UDA = "UDA in the T2T release; that of OTCT is not public"
 
@@ -53,7 +53,7 @@ class OTCTOptions(Options):
 
 class OTCT(Method):
     name = "otct"
-    summary = "consistency on all images in the style of labelled ones (reconstruction)"
+    summary = "consistency on all images in the style of labeled ones (reconstruction)"
     reference = "Luo et al., arXiv 2101.08237 (reconstruction: no code is public)"
     Options = OTCTOptions
     unlabeled_views = ("weak", "strong")
@@ -90,11 +90,11 @@ class OTCT(Method):
         }
 
     def styled(self, images: Tensor, labeled: Tensor, step: Step) -> Tensor:
-        """The images in the style of randomly drawn labelled ones."""
+        """The images in the style of randomly drawn labeled ones."""
         chance = rand((len(images), 2), step.generator("style")).to(images.device, non_blocking=True)
         labeled = gathered(labeled)
         donors = labeled[(chance[:, 0] * len(labeled)).long()]  # rand is below 1, and so is its product
         strength = chance[:, 1]
         if self.options.style_strength is not None:
             strength = torch.full_like(strength, self.options.style_strength)
-        return stylise(images, donors, strength)
+        return stylize(images, donors, strength)

@@ -1,4 +1,4 @@
-"""Pi-Model: two noisy looks at the same unlabelled image must give the same prediction.
+"""Pi-Model: two noisy looks at the same unlabeled image must give the same prediction.
 
     L_u = mean_u (1 / K) Σ_c (p_c(w'(u)) - sg[p_c(w(u))])²
     L = mean_B H(y, p(w(x))) + λ(t) L_u,  λ(t) = weight · exp(-5 (1 - min(t / ramp, 1))²)
@@ -9,8 +9,8 @@ form of Oliver et al., NeurIPS 2018. OOD score: 1 - max softmax.
 
 Passes: w(u) alone without a graph, batch norms using the batch but not remembering it; then [w(x); w'(u)] jointly.
 
-Differences: Laine and Aila pull the labelled images together too and let the gradient through both looks; as in Oliver
-et al. neither is done here. Oliver et al. join the labelled images with the look that is the target, ours are joined
+Differences: Laine and Aila pull the labeled images together too and let the gradient through both looks; as in Oliver
+et al. neither is done here. Oliver et al. join the labeled images with the look that is the target, ours are joined
 with the one that is learned, which saves a graph and is the same by symmetry but for the batch statistics. Their input
 noise is `input_noise`; their whitening is left out for the reason that supervised.py gives.
 """
@@ -44,7 +44,7 @@ def squared_gap(logits: Tensor, target_logits: Tensor) -> Tensor:
 
 class PiModel(Method):
     name = "pi-model"
-    summary = "two noisy looks at an unlabelled image must agree"
+    summary = "two noisy looks at an unlabeled image must agree"
     reference = "Laine and Aila, Temporal Ensembling for Semi-Supervised Learning, ICLR 2017"
     Options = PiModelOptions
     unlabeled_views = ("weak", "weak2")

@@ -1,9 +1,9 @@
-"""Pseudo-Label: the network's own confident predictions on unlabelled images serve as their labels.
+"""Pseudo-Label: the network's own confident predictions on unlabeled images serve as their labels.
 
     q = softmax(f(w(u))) without gradient,  ŷ = argmax q,  m = 1[max q > threshold]
     L = mean_B H(y, p(w(x))) + λ(t) (1 / μB) Σ_i m_i H(ŷ_i, p(w(u_i))),  λ(t) = weight · exp(-5 (1 - min(t / ramp, 1))²)
 
-The view that gives the label is the view that is learned, and the mean runs over all unlabelled images. Reference: Lee,
+The view that gives the label is the view that is learned, and the mean runs over all unlabeled images. Reference: Lee,
 Pseudo-Label, ICML Workshop 2013, with the threshold of Oliver et al., NeurIPS 2018. It has no notion of OOD images:
 they receive confident wrong labels. OOD score: 1 - max softmax.
 
@@ -30,7 +30,7 @@ from osp.parts.reduce import masked_mean
 
 class PseudoLabelOptions(NoiseOptions):
     threshold: float = Field(0.95, ge=0, le=1, description="confidence above which a prediction becomes a label")
-    unlabeled_weight: float = Field(1.0, ge=0, description="largest weight of the unlabelled loss")
+    unlabeled_weight: float = Field(1.0, ge=0, description="largest weight of the unlabeled loss")
     ramp: float = Field(0.4, ge=0, le=1, description="share of the run over which that weight rises")
 
 

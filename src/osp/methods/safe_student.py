@@ -3,7 +3,7 @@
     teacher's training  L = H(y, p(s(x)))
     rounds              L = H(y, p(s(x))) + λ₁ L_cbe + λ₂ L_ucd
 
-With the teacher's logits f of the plain view of an unlabelled image u, q = softmax(f), ŷ = argmax q and o = p(s(u)):
+With the teacher's logits f of the plain view of an unlabeled image u, q = softmax(f), ŷ = argmax q and o = p(s(u)):
 
     ED(u)  = T ln Σ_c exp(f_c / T) - T ln Σ_{c ≠ ŷ} exp(f_c / T), T = 10     energy discrepancy; large = a seen class
     seen   = ED above the τ₁-quantile of the batch,  unseen = ED below its τ₂-quantile
@@ -11,7 +11,7 @@ With the teacher's logits f of the plain view of an unlabelled image u, q = soft
     L_ucd  = (1 / n) Σ_unseen KL(uniform ‖ o)                                unseen-class distribution learning
 
 The teacher is a frozen copy of the network in eval mode, not an average. After each round the student replaces it; the
-student itself goes on from where it is with a new optimiser. OOD score: -ED of the student, not of the teacher.
+student itself goes on from where it is with a new optimizer. OOD score: -ED of the student, not of the teacher.
 
 Both quantiles are shares of every batch: 1 - τ₁ of it counts as seen and τ₂ as unseen whatever the pool holds, so that
 τ₁ (`seen_above`) should be near the share of OOD images, if that is known. For τ₂ (`unseen_below`) the release has 0.5
@@ -26,7 +26,7 @@ Differences from the release:
 - it switches to the student of the best validation so far, and ends with it (`choice=best`, in the paper preset); ours
   to that of the round's end, if its validation accuracy is not below the teacher's (without validation images: always),
   and ends with the last, which is the rule for all methods here;
-- labelled and unlabelled images go through the student in one pass (batch norms see both), in two there;
+- labeled and unlabeled images go through the student in one pass (batch norms see both), in two there;
 - strong views are FixMatch's RandAugment instead of AutoAugment.
 """
 

@@ -33,8 +33,8 @@ SOFTMATCH = "SoftMatch paper"
 class SoftMatchOptions(Options):
     decay: float = Field(0.99, ge=0, lt=1, description="decay of the running mean m and variance v of confidences")
     sharpness: float = Field(2.0, gt=0, description="n: standard deviations over which a weight falls, inverted")
-    unlabeled_weight: float = Field(1.0, ge=0, description="weight of the unlabelled loss")
-    joint_weak: bool = Field(False, description="weak views in one pass with the others, with a graph nobody needs")
+    unlabeled_weight: float = Field(1.0, ge=0, description="weight of the unlabeled loss")
+    joint_weak: bool = Field(False, description="weak views in one pass with the others, with an unneeded graph")
 
 
 def soft_weights(confidence: Tensor, mean: Tensor, variance: Tensor, sharpness: float) -> Tensor:

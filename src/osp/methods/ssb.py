@@ -21,7 +21,7 @@ ICCV 2023. Differences from the release:
   at random, and where it has no time to become sure there are no pseudo-negatives;
 - half-way through stage B the averaged weights of the detector start again from the trained ones: in a run of some
   thousand steps the average would else report the random start of the detector;
-- all views go in one pass but w(u), which are labelled as in our FixMatch, without a graph and with the running
+- all views go in one pass but w(u), which are labeled as in our FixMatch, without a graph and with the running
   statistics of batch norms; the release has a second pass for w(u) and s(u);
 - a second strong view of v, which enters no loss there, is left out;
 - on stored features of a frozen backbone the classifier is linear.

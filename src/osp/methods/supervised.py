@@ -1,12 +1,12 @@
-"""Supervised: the labelled images alone, the baseline of every table.
+"""Supervised: the labeled images alone, the baseline of every table.
 
     L = mean_B H(y, p(w(x)))
 
-The same number at every OOD ratio, because no unlabelled image is used. Reference: Oliver et al., Realistic Evaluation
+The same number at every OOD ratio, because no unlabeled image is used. Reference: Oliver et al., Realistic Evaluation
 of Deep Semi-Supervised Learning Algorithms, NeurIPS 2018. Our default is the common harness (SGD 0.03, cosine); the
 `paper` preset is Oliver's Adam, with Gaussian noise on the images. OOD score: 1 - max softmax.
 
-Oliver et al. also whiten CIFAR-10 (global contrast normalisation and ZCA). Nothing here does: the views are one for all
+Oliver et al. also whiten CIFAR-10 (global contrast normalization and ZCA). Nothing here does: the views are one for all
 methods, so that they can be compared, and a model must read single photos as it is given them; each channel has mean 0
 and variance 1 instead.
 """
@@ -23,7 +23,7 @@ from osp.methods.base import Batch, Method, Published, Step
 
 class Supervised(Method):
     name = "supervised"
-    summary = "labelled images alone: the baseline"
+    summary = "labeled images alone: the baseline"
     reference = "Oliver et al., Realistic Evaluation of Deep SSL Algorithms, NeurIPS 2018"
     Options = NoiseOptions
     unlabeled_views = ()

@@ -7,8 +7,8 @@ slowly and stays flat where predictions contradict each other, as for OOD images
     τ = mean over validation images of max q_v
     L = mean_B H(y, p(w(x))) + r(t) · mean over {i : m_i = 1} of H(q_i, p(w(x_i))),  r = 0 in the first fifth
 
-The second mean runs over labelled and unlabelled images alike and is 0 where nobody passes. Targets come from the
-accumulator before this step's predictions enter it. Labelled and unlabelled images go through the network in one pass.
+The second mean runs over labeled and unlabeled images alike and is 0 where none passes. Targets come from the
+accumulator before this step's predictions enter it. Labeled and unlabeled images go through the network in one pass.
 OOD score: 1 - max softmax, as the mean of past predictions exists for training images alone; it is what `kept` reports.
 
 Reference: Chen et al., Semi-Supervised Learning under Class Distribution Mismatch, AAAI 2020. Differences:
@@ -17,7 +17,7 @@ Reference: Chen et al., Semi-Supervised Learning under Class Distribution Mismat
   would enter the batch norms' statistics. As in the release it is weak views of them (`gate_view`), because it is weak
   views whose predictions are accumulated: the plain view is predicted with more confidence, and a gate measured by it
   shuts out ID images (digits, 5 labels per class, seeds 100-102, plain and weak: recall 43 and 54 % at purity 95 and
-  94 %; validation accuracy 91.1 and 90.5, one image of 180). Without validation images labelled ones take their place.
+  94 %; validation accuracy 91.1 and 90.5, one image of 180). Without validation images labeled ones take their place.
 - The input noise of the release is `input_noise`, its whitening is left out for the reason that supervised.py gives.
 - What is accumulated is predicted without dropout, as the validation images' is.
 - The first fifth without distillation and the ramp are shares of the run.
@@ -72,7 +72,7 @@ class UASD(Method):
     Options = UASDOptions
     unlabeled_views = ("weak",)
     mechanism = ("gate_rate",)
-    validation = "threshold of the gate, without labels (none: labelled images)"
+    validation = "threshold of the gate, without labels (none: labeled images)"
     paper_steps = 500_000
     paper_data = ("cifar10", "cifar100", "tinyimagenet")
     paper = {  # noqa: RUF012
@@ -98,7 +98,7 @@ class UASD(Method):
     def __init__(self, options: Any, network: Network, task: Task) -> None:
         super().__init__(options, network, task)
         images = task.num_labeled + task.num_unlabeled
-        self.register_buffer("accumulated", torch.zeros(images, task.num_classes))  # labelled, then unlabelled images
+        self.register_buffer("accumulated", torch.zeros(images, task.num_classes))  # labeled, then unlabeled images
         self.register_buffer("validated", torch.zeros(task.num_val or task.num_labeled, task.num_classes))
         self.register_buffer("threshold", torch.tensor(0.9))
         self.predicted: Tensor | None = None  # by `losses`, for `after_step`
@@ -142,5 +142,5 @@ class UASD(Method):
         self.log("threshold", self.threshold)
 
     def kept(self) -> Tensor | None:
-        """The unlabelled images that pass the gate now."""
+        """The unlabeled images that pass the gate now."""
         return ensemble(self.accumulated[self.task.num_labeled :]).amax(dim=1) >= self.threshold

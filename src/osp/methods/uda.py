@@ -3,7 +3,7 @@
     q = softmax(f(w(u)) / T) without gradient,  m = 1[max softmax(f(w(u))) >= threshold]
     L_u = (1 / μB) Σ_i m_i KL(q_i ‖ p(s(u_i))),  L = mean_B H(y, p(w(x))) + weight · L_u
 
-The confidence is that of the unsharpened prediction. Training signal annealing (`annealing`) takes labelled images out
+The confidence is that of the unsharpened prediction. Training signal annealing (`annealing`) takes labeled images out
 of the mean once p_y exceeds η(t) = a(t) (1 - 1/K) + 1/K, with a(t) = 1 - exp(-5t), t or exp(5(t - 1)) for t from 0 to
 1. Reference: Xie et al., Unsupervised Data Augmentation for Consistency Training, NeurIPS 2020. OOD score: 1 - max
 softmax.
@@ -43,13 +43,13 @@ class UDAOptions(Options):
     )
     unlabeled_weight: float = Field(1.0, ge=0, description="weight of L_u")
     annealing: Annealing = Field(
-        "off", description="training signal annealing: how the confidence allowed on labelled images rises"
+        "off", description="training signal annealing: how the confidence allowed on labeled images rises"
     )
-    joint_weak: bool = Field(False, description="weak views in one pass with the others, with a graph nobody needs")
+    joint_weak: bool = Field(False, description="weak views in one pass with the others, with an unneeded graph")
 
 
 def annealed_confidence(progress: float, num_classes: int, annealing: Annealing) -> float:
-    """η(t), the confidence in its label above which a labelled image is left out; t is the share of the run passed.
+    """η(t), the confidence in its label above which a labeled image is left out; t is the share of the run passed.
 
     >>> annealed_confidence(0.5, 4, "linear")
     0.625
@@ -107,7 +107,7 @@ class UDA(Method):
         }
 
     def looks(self, known: Tensor, unlabeled: Sample) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits of labelled, weak and strong views; those of the weak ones without a graph and without dropout."""
+        """Logits of labeled, weak and strong views; those of the weak ones without a graph and without dropout."""
         joint = self.options.joint_weak
         tested = None if joint else self.net.encode_as_tested(unlabeled["weak"])
         views = [known, unlabeled["strong"], *([unlabeled["weak"]] if joint else [])]

@@ -8,13 +8,13 @@
 u is the weak view, the same tensor in every pass. Reference: Miyato et al., Virtual Adversarial Training, TPAMI 2019,
 with the schedule of Oliver et al., NeurIPS 2018. OOD score: 1 - max softmax.
 
-Passes: [w(x); u] for q, [w(x); u + ξd] for the direction, [w(x); u + r] for both losses. The labelled images go along
+Passes: [w(x); u] for q, [w(x); u + ξd] for the direction, [w(x); u + r] for both losses. The labeled images go along
 each time because batch norms that saw other images would change p by more than ξ does; for the same reason u goes
 without the classifier's dropout, and an encoder that draws noise of its own draws the same in every pass. Only the
 first pass moves the running statistics. q and the direction are computed in single precision under mixed precision too.
 
 Differences: L_u is Miyato's KL(q ‖ p(u + r)) with Miyato's weight of 1, where Oliver et al. turn it round and give it
-0.3. The labelled loss is taken from the last pass, which needs a graph anyhow; theirs is taken from the clean one
+0.3. The labeled loss is taken from the last pass, which needs a graph anyhow; theirs is taken from the clean one
 (`labeled_pass`). ξ is 0.01, not the published 1e-6, in the paper preset too: in single precision 1e-6 is less than the
 rounding of a pixel, and the direction found has little to do with the one sought (cosine to that of double precision,
 mean of 32 images: 0.09 with the CNN and 0.04 with WRN-10-1, against 0.999 and 1.000 with 0.01; with 1, 0.88 and 0.92).
@@ -52,7 +52,7 @@ class VATOptions(NoiseOptions):
     ramp: float = Field(0.4, ge=0, le=1, description="share of the run over which that weight rises")
     entropy_weight: float = Field(0.0, ge=0, description="weight of the entropy of predictions (0.06 in VAT + EM)")
     labeled_pass: Literal["perturbed", "clean"] = Field(
-        "perturbed", description="pass from which the labelled loss takes its predictions; clean costs a second graph"
+        "perturbed", description="pass from which the labeled loss takes its predictions; clean costs a second graph"
     )
 
 
@@ -134,7 +134,7 @@ class VAT(Method):
         return self.net.encode(torch.cat([known, images]))
 
     def perturbation(self, known: Tensor, images: Tensor, clean_logits: Tensor, step: Step) -> Tensor:
-        """r: a perturbation of length ε for each unlabelled image. The gradients of parameters stay as they are."""
+        """r: a perturbation of length ε for each unlabeled image. The gradients of parameters stay as they are."""
         direction = randn(tuple(images.shape), step.generator("direction")).to(images.device, non_blocking=True)
         direction = unit(direction)
         with frozen_batchnorm_statistics(self.net), torch.autocast(images.device.type, enabled=False):

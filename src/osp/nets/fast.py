@@ -12,15 +12,15 @@ from osp.nets._layers import conv_norm, initialize, three_pairs
 from osp.nets.registry import NetworkSpec, Shape
 
 SIDE, BRIGHTNESS, COLOUR = 4, 16, 6
-"""Side of the patches; frequencies taken of brightness, and of each of the two colour contrasts."""
+"""Side of the patches; frequencies taken of brightness, and of each of the two color contrasts."""
 
 
 class FastNet(nn.Module):
     """A fixed transform into frequencies, then a residual pair on each of 32, 64 and 128 channels.
 
-    The first layer is the discrete cosine transform of overlapping 4x4 patches, of brightness and two colour contrasts,
+    The first layer is the discrete cosine transform of overlapping 4x4 patches, of brightness and two color contrasts,
     and does not learn. Natural images are nearly uncorrelated in it, so the batch norm after it whitens them: what an
-    optimiser would otherwise spend its first thousand steps on. Images are halved by it and then by 2x2 convolutions
+    optimizer would otherwise spend its first thousand steps on. Images are halved by it and then by 2x2 convolutions
     without overlap, which a processor does twice as fast as 3x3 ones with stride 2. 0.43 M parameters, 128 features.
     How it compares: `docs/networks.md`.
     """

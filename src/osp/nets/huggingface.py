@@ -3,8 +3,8 @@
 
 Four families: DINOv2, SigLIP (its image half), ViT and ConvNeXt. The class that is built is one of the installed
 package transformers, chosen by `model_type` from the table below; code that comes with weights is never run and a
-pickle is never opened. The features are what each family was trained to be judged by: the normalised class token
-(DINOv2, ViT), the attention-pooled tokens (SigLIP), the normalised mean of the last maps (ConvNeXt).
+pickle is never opened. The features are what each family was trained to be judged by: the normalized class token
+(DINOv2, ViT), the attention-pooled tokens (SigLIP), the normalized mean of the last maps (ConvNeXt).
 
 Photographs reach the network as for any other backbone: their middle square at the network's size. The processors of
 some families cut off another eighth of it; here it is seen.

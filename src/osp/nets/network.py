@@ -53,7 +53,7 @@ class Network(nn.Module):
 
     `group`: in training, more images than this go through the encoder in several passes of equal size, because on a CPU
     the maps of a large batch do not stay in its caches. Each pass takes every n-th image, so that all see the same
-    mixture of views; batch norms then normalise by the statistics of their pass. None is one pass for all.
+    mixture of views; batch norms then normalize by the statistics of their pass. None is one pass for all.
     """
 
     group: int | None = None
@@ -112,8 +112,8 @@ class Network(nn.Module):
     def encode_as_tested(self, images: Tensor) -> Tensor:
         """Features as the tested network gives them, without a graph: batch norms use their running statistics.
 
-        For targets, such as pseudo-labels. Labelled images are normalised together with other views in training, and
-        weak views alone would be normalised by other statistics than those that the classifier has learned with
+        For targets, such as pseudo-labels. Labeled images are normalized together with other views in training, and
+        weak views alone would be normalized by other statistics than those that the classifier has learned with
         (docs/networks.md).
         """
         with as_tested(self.encoder):
@@ -227,7 +227,7 @@ def as_tested(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def frozen_batchnorm_statistics(module: nn.Module) -> Iterator[None]:
-    """Inside, training-mode batch norms normalise by the batch as ever but leave their running statistics alone."""
+    """Inside, training-mode batch norms normalize by the batch as ever but leave their running statistics alone."""
     layers = [layer for layer in module.modules() if isinstance(layer, BATCH_NORMS) and layer.track_running_stats]
     saved = [layer.momentum for layer in layers]
     for layer in layers:

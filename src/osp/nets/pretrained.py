@@ -40,7 +40,7 @@ class Backbone:
     checksum: str
     """Of the weights: features of other weights are other features."""
     network: nn.Module
-    """Normalised float32 N×3×size×size to N×feature_dim; in eval mode, without gradients."""
+    """Normalized float32 N×3×size×size to N×feature_dim; in eval mode, without gradients."""
     size: int
     mean: tuple[float, float, float]
     std: tuple[float, float, float]

@@ -1,6 +1,6 @@
 """The pool as classes and unknown kinds: an OOD score from soft clusters, some of which have labels.
 
-Labelled images fix K centers; M free centers settle where the pool is dense and no label is. An image is OOD as far as
+Labeled images fix K centers; M free centers settle where the pool is dense and no label is. An image is OOD as far as
 the free centers claim it, however sure a classifier is of it. Beyond the paper; see docs/osp.md.
 """
 
@@ -88,11 +88,11 @@ def free_centers(num_classes: int, num_pool: int) -> int:
 def fit_clusters(
     labeled: Tensor, labels: Tensor, pool: Tensor, num_classes: int, num_free: int | None = None
 ) -> Clusters:
-    """Clusters of labelled features (n×D, classes 0..K-1) and of pool features (m×D; m may be 0).
+    """Clusters of labeled features (n×D, classes 0..K-1) and of pool features (m×D; m may be 0).
 
     From the class means and M pool images, far from the classes and from one another, twenty rounds of
 
-        r_i = softmax_k(κ z_i·C_k) for images of the pool, r_i = e_y for labelled ones
+        r_i = softmax_k(κ z_i·C_k) for images of the pool, r_i = e_y for labeled ones
         C_k = Σ_i r_ik z_i, scaled to length one
 
     `num_free` is `free_centers` unless given. The same bits for the same features, whatever else was drawn before.
@@ -127,7 +127,7 @@ def _far_apart(classes: Tensor, pool: Tensor, count: int, seed: int) -> Tensor:
 
 
 def _settle(sums: Tensor, pool: Tensor, free: Tensor) -> Tensor:
-    """The centers after the rounds, classes first; `sums` are the labelled features added up by class."""
+    """The centers after the rounds, classes first; `sums` are the labeled features added up by class."""
     classes = len(sums)
     centers = torch.cat([F.normalize(sums, dim=1), free])
     for _ in range(ROUNDS):

@@ -29,7 +29,7 @@ def mutual_information(probabilities: Tensor) -> Tensor:
     """Mean over pairs h < g of I_hg = Σ_kl J_kl ln (J_kl / (m_hk m_gl)), from N×H×K; 0 for a single head.
 
     J = mean_i p_hi p_giᵀ is the joint distribution of two heads' answers over the batch, m_h = mean_i p_hi. It is 0
-    where one head's answer tells nothing about another's: minimised, heads that must agree on labelled images look for
+    where one head's answer tells nothing about another's: minimized, heads that must agree on labeled images look for
     different rules on the others. Over several processes the means are those of the global batch.
 
     >>> same = torch.tensor([[[1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0], [0.0, 1.0]]])

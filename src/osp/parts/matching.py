@@ -46,7 +46,7 @@ class MatchingHead(nn.Module):
 
 
 def negative_classes(logits: Tensor, targets: Tensor, generator: torch.Generator) -> list[Tensor]:
-    """Hard and easy negative classes of labelled samples.
+    """Hard and easy negative classes of labeled samples.
 
     Hard: the highest-logit class that is not the label. Easy: uniform over the classes that are neither. With two
     classes there is no easy one, and only the hard negative is given.

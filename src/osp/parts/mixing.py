@@ -55,9 +55,9 @@ def mixtures(
     a: float,
     draws: Callable[[str], torch.Generator],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """MixMatch's step: W = [labelled; first views; second views] mixed with itself in another order, targets likewise.
+    """MixMatch's step: W = [labeled; first views; second views] mixed with itself in another order, targets likewise.
 
-    `looks` holds both views of the unlabelled images, one after the other, `guessed` their common labels; `draws` gives
+    `looks` holds both views of the unlabeled images, one after the other, `guessed` their common labels; `draws` gives
     a generator by name. Returns mixed images, their soft targets, and the weights λ'.
     """
     images = torch.cat([labeled, looks])

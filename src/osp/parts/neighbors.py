@@ -1,6 +1,6 @@
-"""Who has labelled images for neighbors? An OOD score from the shape of the pool itself.
+"""Who has labeled images for neighbors? An OOD score from the shape of the pool itself.
 
-The labelled images say which clusters of the feature space are ID: a cluster of OOD images has no labelled member, even
+The labeled images say which clusters of the feature space are ID: a cluster of OOD images has no labeled member, even
 where the classifier is sure of its members. Beyond the paper; see docs/osp.md for why it is needed.
 """
 
@@ -17,7 +17,7 @@ WHOLE = 10_000
 
 @dataclass(frozen=True)
 class Neighbors:
-    """Nodes of a graph of labelled images and a sample of the pool, and how far each is from the labels."""
+    """Nodes of a graph of labeled images and a sample of the pool, and how far each is from the labels."""
 
     basis: Tensor
     """D×d: the directions in which images are compared."""
@@ -31,8 +31,8 @@ class Neighbors:
     def score(self, features: Tensor) -> Tensor:
         """The mean value of the nearest nodes; larger = more OOD.
 
-        Near 0 if a chain of neighbors leads to a labelled image. Cost: one matrix product with the nodes, never
-        quadratic in the pool. Without a pool it is one minus the largest cosine with a labelled image.
+        Near 0 if a chain of neighbors leads to a labeled image. Cost: one matrix product with the nodes, never
+        quadratic in the pool. Without a pool it is one minus the largest cosine with a labeled image.
         """
         return self.score_and_novelty(features)[0]
 
@@ -48,12 +48,12 @@ class Neighbors:
 def fit_neighbors(
     labeled: Tensor, references: Tensor, k: int = 10, rounds: int = 3, dim: int = 64, at_once: int | None = None
 ) -> Neighbors:
-    """Distance to the labelled images, averaged along the neighbors in a sample of the pool.
+    """Distance to the labeled images, averaged along the neighbors in a sample of the pool.
 
-    On labelled and reference features (normalized, reduced to `dim` principal directions):
+    On labeled and reference features (normalized, reduced to `dim` principal directions):
 
-        s_i = 0 for labelled i, else 1 - max over labelled j of cos(z_i, z_j)
-        repeat `rounds` times:  s_i <- mean of s over the k nearest nodes of i;  s = 0 again for labelled nodes
+        s_i = 0 for labeled i, else 1 - max over labeled j of cos(z_i, z_j)
+        repeat `rounds` times:  s_i <- mean of s over the k nearest nodes of i;  s = 0 again for labeled nodes
 
     `at_once` bounds the memory: cosines of so many nodes with all are held at a time.
     """

@@ -10,12 +10,12 @@ from osp.parts.reduce import masked_mean
 
 
 def labeled_anchors(logits: Tensor, targets: Tensor, delta: float = 0.8) -> Tensor:
-    """Eq. 2: labelled images of class c with p[c] > δ, as a mask; their class is the label."""
+    """Eq. 2: labeled images of class c with p[c] > δ, as a mask; their class is the label."""
     return logits.detach().softmax(dim=1).gather(1, targets[:, None]).squeeze(1) > delta
 
 
 def unlabeled_anchors(logits: Tensor, delta: float = 0.8) -> tuple[Tensor, Tensor]:
-    """Eq. 3: unlabelled images with max p > δ, as a mask, and their class ŷ = argmax p."""
+    """Eq. 3: unlabeled images with max p > δ, as a mask, and their class ŷ = argmax p."""
     confidence, classes = logits.detach().softmax(dim=1).max(dim=1)
     return confidence > delta, classes
 
@@ -28,9 +28,9 @@ def labeled_orthogonality_loss(
     temperature: float = 1.0,
     least: float = 0.0,
 ) -> Tensor:
-    """Eq. 10, L_odc^l: mean over labelled anchors of KL(p ‖ p_r) - ln p_r[y].
+    """Eq. 10, L_odc^l: mean over labeled anchors of KL(p ‖ p_r) - ln p_r[y].
 
-    The paper writes the second mean per class and outside the class sum; read as one mean over all labelled anchors.
+    The paper writes the second mean per class and outside the class sum; read as one mean over all labeled anchors.
     `least`: see `masked_mean`.
     """
     divergence = kl_divergence(logits, pruned_logits, temperature)
@@ -40,5 +40,5 @@ def labeled_orthogonality_loss(
 def unlabeled_orthogonality_loss(
     logits: Tensor, pruned_logits: Tensor, anchors: Tensor, temperature: float = 1.0, least: float = 0.0
 ) -> Tensor:
-    """Eq. 10, L_odc^u: (1/M) Σ over unlabelled anchors of KL(p ‖ p_r), M read as their number."""
+    """Eq. 10, L_odc^u: (1/M) Σ over unlabeled anchors of KL(p ‖ p_r), M read as their number."""
     return masked_mean(kl_divergence(logits, pruned_logits, temperature), anchors, least)

@@ -16,15 +16,15 @@ def histogram(scores: Tensor, low: float, high: float) -> Tensor:
 def otsu_from_histogram(counts: Tensor, low: float, high: float) -> float:
     """Otsu's threshold of a histogram.
 
-    i = argmax w1[i] · w2[i+1] · (m1[i] - m2[i+1])², the threshold being the centre of bin i (scikit-image's rule).
+    i = argmax w1[i] · w2[i+1] · (m1[i] - m2[i+1])², the threshold being the center of bin i (scikit-image's rule).
     """
-    centres = low + (torch.arange(BINS, dtype=torch.float64) + 0.5) * ((high - low) / BINS)
-    mass = counts * centres
+    centers = low + (torch.arange(BINS, dtype=torch.float64) + 0.5) * ((high - low) / BINS)
+    mass = counts * centers
     below, above = counts.cumsum(0), counts.flip(0).cumsum(0).flip(0)
     mean_below = mass.cumsum(0) / below.clamp(min=1)
     mean_above = mass.flip(0).cumsum(0).flip(0) / above.clamp(min=1)
     between = below[:-1] * above[1:] * (mean_below[:-1] - mean_above[1:]) ** 2
-    return float(centres[int(between.argmax())])
+    return float(centers[int(between.argmax())])
 
 
 def otsu_threshold(scores: Tensor) -> float:

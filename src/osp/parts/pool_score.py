@@ -46,7 +46,7 @@ class PoolAsked:
 
 
 def ask_pool(labeled: Tensor, labels: Tensor, pool: Tensor, num_classes: int) -> PoolAsked:
-    """Fit to features of labelled images with their classes, and of pool images (there may be none)."""
+    """Fit to features of labeled images with their classes, and of pool images (there may be none)."""
     clusters = fit_clusters(labeled, labels, pool, num_classes)
     neighbors = fit_neighbors(labeled, pool, at_once=AT_ONCE)
     seen = pool if len(pool) else labeled

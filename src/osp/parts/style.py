@@ -1,4 +1,4 @@
-"""Style transfer by channel statistics: the mean and the spread of each colour channel are an image's style."""
+"""Style transfer by channel statistics: the mean and the spread of each color channel are an image's style."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def adain(images: Tensor, donors: Tensor) -> Tensor:
     return donor_spread * (images - mean) / spread + donor_mean
 
 
-def stylise(images: Tensor, donors: Tensor, strength: Tensor) -> Tensor:
+def stylize(images: Tensor, donors: Tensor, strength: Tensor) -> Tensor:
     """(1 - β) a + β AdaIN(a; b), with a strength β for each image.
 
     >>> white, grey = torch.ones(1, 1, 8, 8), torch.full((1, 1, 8, 8), 0.5)
-    >>> stylise(white, grey, torch.tensor([0.5])).unique().item()
+    >>> stylize(white, grey, torch.tensor([0.5])).unique().item()
     0.75
     """
     return images.lerp(adain(images, donors), strength.view(-1, 1, 1, 1))

@@ -35,7 +35,7 @@ class Score(nn.Module, ABC):
         return {}
 
     def fit(self, features: Tensor, logits: Tensor, labels: Tensor, classifier: nn.Module) -> None:
-        """Learn from the labelled images, where the score is one that does."""
+        """Learn from the labeled images, where the score is one that does."""
 
     @abstractmethod
     def forward(self, features: Tensor, logits: Tensor, classifier: nn.Module) -> Tensor:
@@ -50,7 +50,7 @@ class Score(nn.Module, ABC):
 
 
 class PoolScore(Score):
-    """A score that asks the pool: it learns from the labelled images and from a sample of the unlabelled ones."""
+    """A score that asks the pool: it learns from the labeled images and from a sample of the unlabeled ones."""
 
     fitted = True
 
@@ -60,7 +60,7 @@ class PoolScore(Score):
 
     @abstractmethod
     def fit_pool(self, features: Tensor, labels: Tensor, pool: Tensor) -> None:
-        """Learn from features of labelled images with their labels, and of pool images (there may be none)."""
+        """Learn from features of labeled images with their labels, and of pool images (there may be none)."""
 
 
 def last_layer(features: Tensor, classifier: nn.Module) -> tuple[Tensor, nn.Linear]:

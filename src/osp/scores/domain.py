@@ -1,4 +1,4 @@
-"""The score of MTC: a head that learned to tell labelled from foreign images, with labels of its own making.
+"""The score of MTC: a head that learned to tell labeled images from others, with labels of its own making.
 
     1 - d(x) = sigmoid(-h(z))
 

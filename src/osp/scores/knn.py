@@ -1,9 +1,9 @@
-"""Distance to the k-th nearest labelled feature, all features at unit length.
+"""Distance to the k-th nearest labeled feature, all features at unit length.
 
-    ‖z/‖z‖ - n_k‖ with n_k the k-th nearest of the labelled features; k = 5, or the number of labels if that is smaller
+    ‖z/‖z‖ - n_k‖ with n_k the k-th nearest of the labeled features; k = 5, or the number of labels if that is smaller
 
 Reference: Sun et al., Out-of-Distribution Detection with Deep Nearest Neighbors, ICML 2022. There k grows with the
-number of labelled images (50 on CIFAR-10); ours are few.
+number of labeled images (50 on CIFAR-10); ours are few.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from osp.scores.base import Score
 
 class NearestScore(Score):
     name = "knn"
-    summary = "distance to the k-th nearest labelled feature at unit length (Sun et al. 2022)"
+    summary = "distance to the k-th nearest labeled feature at unit length (Sun et al. 2022)"
     fitted = True
     known: Tensor
 

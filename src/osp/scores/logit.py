@@ -1,4 +1,4 @@
-"""Maximum logit: like the largest probability, but without the normalisation, which hides how large the logits are.
+"""Maximum logit: like the largest probability, but without the normalization, which hides how large the logits are.
 
     -max_c f_c
 

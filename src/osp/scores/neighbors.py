@@ -15,7 +15,7 @@ from osp.parts.pool_score import AT_ONCE
 from osp.scores.base import PoolScore
 
 MOST_LABELED = 8000
-"""Labelled images among the nodes, evenly spread: bounds the graph's memory and the size of a saved model."""
+"""Labeled images among the nodes, evenly spread: bounds the graph's memory and the size of a saved model."""
 
 
 class NeighborScore(PoolScore):

@@ -1,6 +1,6 @@
 """ReAct: the energy of the logits after large activations were cut off, which OOD images tend to have.
 
-    -ln Σ_c exp f_c(min(z, t)) with t the 90th percentile of all activations of the labelled images
+    -ln Σ_c exp f_c(min(z, t)) with t the 90th percentile of all activations of the labeled images
 
 Reference: Sun et al., ReAct: Out-of-distribution Detection With Rectified Activations, NeurIPS 2021. z are the
 inputs of the classifier's last layer.

@@ -1,4 +1,4 @@
-"""The score of DS3L: a small net that learned, from its predictions, how much an unlabelled image helps.
+"""The score of DS3L: a small net that learned, from its predictions, how much an unlabeled image helps.
 
     1 - v_φ(p),  v_φ from K inputs over one hidden layer to a sigmoid
 

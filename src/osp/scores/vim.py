@@ -1,14 +1,14 @@
-"""ViM, virtual-logit matching: one more logit for what lies outside the space that the labelled features span.
+"""ViM, virtual-logit matching: one more logit for what lies outside the space that the labeled features span.
 
 With the last layer f = W z + b, x = z - o measured from the origin o = -W⁺ b, where the logits are 0 (W⁺ the
-pseudo-inverse), and x^⊥ its part outside the principal space of the labelled features:
+pseudo-inverse), and x^⊥ its part outside the principal space of the labeled features:
 
-    v = a ‖x^⊥‖,  a = Σ_i max_c f_c(x_i) / Σ_i ‖x_i^⊥‖ over the labelled images
+    v = a ‖x^⊥‖,  a = Σ_i max_c f_c(x_i) / Σ_i ‖x_i^⊥‖ over the labeled images
     score = v - ln Σ_c exp f_c, which orders images as the probability of v in softmax(f_1, ..., f_K, v) does
 
 Reference: Wang et al., ViM: Out-of-Distribution with Virtual-logit Matching, CVPR 2022; its release scores by this
 difference, too. There the principal space has 512 or 1,000 dimensions, fitted to 200,000 images. Ours has half as many
-as the labelled images or their features, whichever are fewer.
+as the labeled images or their features, whichever are fewer.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def test_a_flat_pile_has_no_labels(tmp_path: Path) -> None:
     assert train.shape == (3, 32, 32)
 
 
-def test_loose_images_beside_classes_are_unlabelled_training_images(tmp_path: Path) -> None:
+def test_loose_images_beside_classes_are_unlabeled_training_images(tmp_path: Path) -> None:
     save_images(tmp_path / "cat", 5)
     save_images(tmp_path / "dog", 5, seed=1)
     save_images(tmp_path, 3, seed=2)

@@ -11,7 +11,7 @@ from osp.data.decode import resize_batch
 from osp.errors import UserError
 
 
-def test_labelled_images_come_first_then_unlabelled_ones_upright_and_at_32(tmp_path: Path) -> None:
+def test_labeled_images_come_first_then_unlabeled_ones_upright_and_at_32(tmp_path: Path) -> None:
     images = stl10(tmp_path)
     train, test = osp.data.load("stl10", tmp_path)
     assert test is not None

@@ -109,9 +109,9 @@ def slow_strong(images: Tensor, draws: Draws, pad: tuple[int, int]) -> Tensor:
                 sign = -1 if draws["negative"][i, j] else 1
                 image = slow_operation(image, OPERATIONS[draws["op"][i, j]], int(draws["level"][i, j]), sign)
         array = np.array(image).reshape(height, width, channels)
-        if "centre" in draws:
+        if "center" in draws:
             side = min(height, width) // 2
-            top, left = (int(middle) - side // 2 for middle in draws["centre"][i])
+            top, left = (int(middle) - side // 2 for middle in draws["center"][i])
             array[max(top, 0) : max(top + side, 0), max(left, 0) : max(left + side, 0)] = 127
         results.append(torch.from_numpy(array).permute(2, 0, 1))
     return torch.stack(results)
@@ -218,7 +218,7 @@ def test_draws_of_the_strong_view_have_the_stated_distribution() -> None:
         assert deviation(plan.draws["level"][:, j], range(1, 10)) < 4.5
         assert deviation(plan.draws["active"][:, j].long(), range(2)) < 4.5
         assert deviation(plan.draws["negative"][:, j].long(), range(2)) < 4.5
-        assert deviation(plan.draws["centre"][:, j], range(32)) < 4.5
+        assert deviation(plan.draws["center"][:, j], range(32)) < 4.5
     # with replacement, and each draw on its own
     assert deviation(plan.draws["op"][:, 0] * 14 + plan.draws["op"][:, 1], range(196)) < 5
     assert deviation(plan.draws["active"][:, 0] * 2 + plan.draws["active"][:, 1].long(), range(4)) < 4.5
@@ -262,7 +262,7 @@ def test_an_empty_slice_gives_no_images() -> None:
 
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_views_are_normalised_floats_and_leave_the_images_alone(shape: tuple[int, int, int], view: str) -> None:
+def test_views_are_normalized_floats_and_leave_the_images_alone(shape: tuple[int, int, int], view: str) -> None:
     augmenter = augmenter_for(shape)
     images = photographs(shape, 40)
     before = images.clone()

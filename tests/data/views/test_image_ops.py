@@ -29,7 +29,7 @@ def real_images(kind: str) -> Tensor:
             tiles.append(whole.crop((*corner, corner[0] + 4 * width, corner[1] + 4 * height)).resize((width, height)))
             tiles.append(whole.crop((*corner, corner[0] + width, corner[1] + height)))
     flat = [np.asarray(tile.convert("L" if channels == 1 else "RGB")) for tile in tiles]
-    flat[0] = np.full_like(flat[0], 93)  # one image of a single colour: no range to stretch, nothing to equalise
+    flat[0] = np.full_like(flat[0], 93)  # one image of a single color: no range to stretch, nothing to equalise
     images = torch.from_numpy(np.stack(flat))
     return images[:, None] if channels == 1 else images.permute(0, 3, 1, 2).contiguous()
 

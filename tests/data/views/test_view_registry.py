@@ -67,7 +67,7 @@ def test_what_is_no_view_is_refused(name: str) -> None:
         find(name)
 
 
-def test_a_misspelt_view_is_told_before_there_is_a_run_folder(tmp_path: Path) -> None:
+def test_a_misspelled_view_is_told_before_there_is_a_run_folder(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"stream 'labeled': Unknown view 'stronk'\. Did you mean 'strong'\?"):
         train(recipe(tmp_path, "stronk"), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -126,7 +126,9 @@ def members(shard: File) -> Iterator[tarfile.TarInfo]:
                 if member.isdir():
                     continue
                 if not member.isreg() or member.issparse():
-                    raise UserError(f"{shard.path} holds {member.name!r}, a link, device or sparse file. Pack it anew.")
+                    raise UserError(
+                        f"{shard.path} holds {member.name!r}, a link, device or sparse file. Pack it again."
+                    )
                 if member.offset_data + member.size > shard.size:
                     raise UserError(f"{shard.path} ({shard.size:,} bytes) is cut short. Fetch or pack it again.")
                 if member.size > LARGEST_FILE:
@@ -175,7 +177,7 @@ class ShardImages(ByRow):
         if (status.st_size, status.st_mtime_ns) != (shard.size, shard.modified):
             os.close(file)
             raise UserError(
-                f"{shard.path} has changed since it was opened. Start anew with the shards as they are now."
+                f"{shard.path} has changed since it was opened. Start a new run with the shards as they are now."
             )
         self._open[owner] = file
         if len(self._open) > OPEN_FILES:

@@ -1,6 +1,6 @@
-"""STL-10 (Coates et al., 2011): 5,000 labelled and 100,000 unlabelled training images, 8,000 test images, 96x96.
+"""STL-10 (Coates et al., 2011): 5,000 labeled and 100,000 unlabeled training images, 8,000 test images, 96x96.
 
-The training set is the labelled images followed by the unlabelled ones, whose label is -1.
+The training set is the labeled images followed by the unlabeled ones, whose label is -1.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ STL10 = Stl10(
 )
 
 SOURCE = STL10.source(
-    # 100 labelled and 200 unlabelled of the 500 images per class, 20,000 of the part without labels
+    # 100 labeled and 200 unlabeled of the 500 images per class, 20,000 of the part without labels
     within=SplitDefaults(None, 100, unlabeled=22_000, ood_count=20_000, val_per_class=50),
     across=SplitDefaults(),
 )

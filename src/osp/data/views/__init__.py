@@ -1,6 +1,6 @@
 """The views of images that methods learn from, one file each, and what applies them to whole batches.
 
-`plain` normalises only; `flip` mirrors half of the images; `weak` mirrors and crops; `strong` is weak, RandAugment and
+`plain` normalizes only; `flip` mirrors half of the images; `weak` mirrors and crops; `strong` is weak, RandAugment and
 a grey square. A digit at the end of a name (`weak2`) asks for another, independent draw.
 """
 

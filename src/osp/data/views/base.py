@@ -1,4 +1,4 @@
-"""What a view is, and the `Augmenter` that makes them: uint8 images of a whole batch in, normalised float32 out.
+"""What a view is, and the `Augmenter` that makes them: uint8 images of a whole batch in, normalized float32 out.
 
 What is random is drawn on the CPU into a `Plan`, for the global batch, and applied on the device of the images. Views
 are found by name: one file each in this folder, an installed package's entry point (group `osp.views`), or a path.
@@ -156,9 +156,9 @@ class Augmenter:
         self._views: dict[str, View] = {}
         self._instead = instead
         spread = torch.tensor(std, dtype=torch.float64)
-        centre = torch.tensor(mean, dtype=torch.float64)
+        center = torch.tensor(mean, dtype=torch.float64)
         self._scale = (1 / (255 * spread)).float().view(1, -1, 1, 1)
-        self._offset = (-centre / spread).float().view(1, -1, 1, 1)
+        self._offset = (-center / spread).float().view(1, -1, 1, 1)
 
     def view(self, name: str) -> View:
         """The view of this name for these images; UserError with a near miss where there is none."""
@@ -173,7 +173,7 @@ class Augmenter:
         return Plan(chosen, n, chosen.draw(n, generator))
 
     def apply(self, images: Tensor, plan: Plan) -> Tensor:
-        """The planned view of uint8 images N×C×H×W, normalised, as float32 on the device of the images."""
+        """The planned view of uint8 images N×C×H×W, normalized, as float32 on the device of the images."""
         return self.normalize(self.transform(images, plan))
 
     def normalize(self, images: Tensor) -> Tensor:
@@ -183,7 +183,7 @@ class Augmenter:
 
     @torch.no_grad()
     def transform(self, images: Tensor, plan: Plan) -> Tensor:
-        """The planned view as 8-bit images, before normalisation. The given images are never changed."""
+        """The planned view as 8-bit images, before normalization. The given images are never changed."""
         if images.dtype != torch.uint8 or images.shape != (len(plan), *self.kind.shape):
             wanted = "x".join(str(side) for side in (len(plan), *self.kind.shape))
             given = "x".join(str(side) for side in images.shape)

@@ -153,7 +153,7 @@ def crop_and_flip(images: Tensor, shift: Tensor, flip: Tensor | None) -> Tensor:
 
 
 def fixed_point(matrix: Sequence[float]) -> list[int]:
-    """The six numbers of an affine map from output to input in Pillow's 16.16 fixed point, at pixel centres."""
+    """The six numbers of an affine map from output to input in Pillow's 16.16 fixed point, at pixel centers."""
     a, b, c, d, e, f = matrix
 
     def fix(value: float) -> int:
@@ -163,7 +163,7 @@ def fixed_point(matrix: Sequence[float]) -> list[int]:
 
 
 def rotation_matrix(degrees: float, height: int, width: int) -> list[float]:
-    """The affine map behind `Image.rotate`: anticlockwise about the centre, in Pillow's order of rounding."""
+    """The affine map behind `Image.rotate`: anticlockwise about the center, in Pillow's order of rounding."""
     angle = -math.radians(degrees % 360.0)
     cos, sin = round(math.cos(angle), 15), round(math.sin(angle), 15)
     x, y = width / 2, height / 2
@@ -171,7 +171,7 @@ def rotation_matrix(degrees: float, height: int, width: int) -> list[float]:
 
 
 def affine(images: Tensor, coefficients: Tensor) -> Tensor:
-    """`Image.transform(size, AFFINE, matrix)`: nearest neighbour, black outside. `coefficients`: `fixed_point`, N×6."""
+    """`Image.transform(size, AFFINE, matrix)`: nearest neighbor, black outside. `coefficients`: `fixed_point`, N×6."""
     n, channels, height, width = images.shape
     a, b, c, d, e, f = coefficients.int()[:, :, None, None].unbind(1)
     x = torch.arange(width, dtype=torch.int32, device=images.device)
@@ -184,8 +184,8 @@ def affine(images: Tensor, coefficients: Tensor) -> Tensor:
     return _take(framed, rows.mul_(width + 2).add_(columns))
 
 
-def cutout(images: Tensor, centre: Tensor, side: int) -> Tensor:
-    """A grey square around `centre` (N×2: row, column): side//2 pixels before it, clipped at the border.
+def cutout(images: Tensor, center: Tensor, side: int) -> Tensor:
+    """A grey square around `center` (N×2: row, column): side//2 pixels before it, clipped at the border.
 
     By bit masks, as `masked_fill` of bytes takes four times as long on the CPU.
     """
@@ -195,6 +195,6 @@ def cutout(images: Tensor, centre: Tensor, side: int) -> Tensor:
         distance = torch.arange(size, device=images.device) - (middle[:, None] - side // 2)
         return ((distance >= 0) & (distance < side)).to(torch.uint8) * 255
 
-    square = covered(height, centre[:, 0])[:, :, None] & covered(width, centre[:, 1])[:, None, :]
+    square = covered(height, center[:, 0])[:, :, None] & covered(width, center[:, 1])[:, None, :]
     square = square.flatten(1)[:, None]
     return (images.flatten(2) & ~square).bitwise_or_(square & GREY).view_as(images)

@@ -1,4 +1,4 @@
-"""The images as they are, only normalised: what the network is tested on."""
+"""The images as they are, only normalized: what the network is tested on."""
 
 from __future__ import annotations
 

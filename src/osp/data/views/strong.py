@@ -35,7 +35,7 @@ _ENHANCE = ("Brightness", "Color", "Contrast", "Sharpness")
 class Strong(Weak):
     """Draws what `weak` draws, then, each n×2: `op` (int64), positions in `OPERATIONS` in the order of application;
     `level` (int64); `negative` (bool), the sign of rotations, shears and translations; `active` (bool), whether the
-    operation is applied at all; and `centre` (int64), row and column of the middle of the square, if there is one.
+    operation is applied at all; and `center` (int64), row and column of the middle of the square, if there is one.
     """
 
     def __init__(self, kind: ImageKind) -> None:
@@ -83,8 +83,8 @@ class Strong(Weak):
             "active": coins(generator, *size),
         }
         if self.kind.cutout:
-            centre = [torch.randint(0, side, (n,), generator=generator) for side in self.kind.shape[1:]]
-            draws["centre"] = torch.stack(centre, dim=1)
+            center = [torch.randint(0, side, (n,), generator=generator) for side in self.kind.shape[1:]]
+            draws["center"] = torch.stack(center, dim=1)
         return draws
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
@@ -92,8 +92,8 @@ class Strong(Weak):
         for i in range(draws["op"].shape[1]):
             op = torch.where(draws["active"][:, i], draws["op"][:, i], _NUMBER["Identity"])
             self._operate_(images, op, draws["level"][:, i], draws["negative"][:, i])
-        if "centre" in draws:
-            images = image_ops.cutout(images, to_device(draws["centre"], images.device), self.cutout_side)
+        if "center" in draws:
+            images = image_ops.cutout(images, to_device(draws["center"], images.device), self.cutout_side)
         return images
 
     def _operate_(self, images: Tensor, op: Tensor, level: Tensor, negative: Tensor) -> None:
