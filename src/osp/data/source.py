@@ -113,13 +113,17 @@ class Description:
 
 @dataclass(frozen=True)
 class SplitDefaults:
-    """How a set is split where the user does not say; the fields are those of `SplitSpec`."""
+    """How a set is split where the user does not say otherwise (`SplitSpec`)."""
 
     id_classes: tuple[int | str, ...] | None = None
+    """Class numbers or names, in the order of the new labels; None = all classes."""
     labels_per_class: int = 10
     unlabeled: int | None = None
+    """Total of unlabeled images, ID and OOD; None = as many as fit."""
     ood_ratio: float | None = None
+    """Share of OOD in the unlabeled images; None = what results from `ood_count`, or from taking all there are."""
     ood_count: int | None = None
+    """Number of OOD images, in place of a ratio; None = all (where there is no ratio either)."""
     val_per_class: int = 5
 
 

@@ -21,20 +21,10 @@ from osp.errors import UserError, suggest
 
 
 @dataclass(frozen=True)
-class SplitSpec:
+class SplitSpec(SplitDefaults):
     """What is asked for; `make_split` says whether the images allow it."""
 
-    id_classes: tuple[int | str, ...] | None
-    """Class numbers or names, in the order of the new labels; None = all classes."""
-    labels_per_class: int
-    unlabeled: int | None
-    """Total of unlabeled images, ID and OOD; None = as many as fit."""
-    ood_ratio: float | None
-    """Share of OOD in the unlabeled images; None = what results from `ood_count`, or from taking all there are."""
-    ood_count: int | None
-    """Number of OOD images, in place of a ratio; None = all (where there is no ratio either)."""
-    val_per_class: int
-    seed: int
+    seed: int = 0
     id_count: int | None = None
     """Number of unlabeled ID images, in place of a total; None = what `unlabeled` leaves, or all there are."""
 
