@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from helpers.stores import plan_of
-from osp.bench.node import Returned, carry_out, proof_in, take_in
-from osp.bench.on_ray import check_answers
+from osp.bench.on_ray import Returned, carry_out, check_answers, proof_in, take_in
 from osp.bench.store import Store
 from osp.bench.worker import DONE, FAILED
 from osp.errors import UserError
@@ -135,8 +134,8 @@ def test_where_nothing_answers_it_is_said_at_once() -> None:
     assert time.monotonic() - started < 10
 
 
-@pytest.mark.parametrize(("answer", "said"), [(b"HTTP/1.1 400 Bad Request\r\n\r\n", "is no Ray"), (b"", "in time")])
-def test_another_server_is_no_ray(answer: bytes, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
+def test_another_server_is_no_ray(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("osp.bench.on_ray.ANSWER", 1.0)
     server = socket.create_server(("127.0.0.1", 0))
     held: list[socket.socket] = []
@@ -148,7 +147,7 @@ def test_another_server_is_no_ray(answer: bytes, said: str, monkeypatch: pytest.
             line.sendall(answer)
 
     threading.Thread(target=serve, daemon=True).start()
-    with server, pytest.raises(UserError, match=said):
+    with server, pytest.raises(UserError, match="no Ray answers there"):
         check_answers(f"127.0.0.1:{server.getsockname()[1]}")
 
 

@@ -91,17 +91,26 @@ class Claims:
                     mark.unlink(missing_ok=True)
 
     def _take(self, name: str, content: bytes) -> bool:
-        """Put our mark there, unless another machine's claim counts."""
-        mark = self.mark(name)
+        """Put our mark there, unless another machine's claim counts.
+
+        It is linked into place, filled: on network disks, too, only one process can be the first, and one that is
+        killed on the way leaves no claim that nothing renews.
+        """
+        mark, filled = self.mark(name), self.folder / f".{uuid.uuid4().hex}.claim"
         try:
-            if _first(mark, content):
+            filled.write_bytes(content)  # on a full disk this fails, and there is no mark
+            try:
+                os.link(filled, mark)
                 return True
-            if self.held_elsewhere(name):
-                return False
-            ours = self._machine_of(mark) == self.machine  # and its lock is held by us: nobody is there any more
-            replace(mark, content)
+            except OSError:  # there is one, or the disk has no links
+                if self.held_elsewhere(name):
+                    return False
+            ours = self._machine_of(mark) == self.machine  # and its lock is held by us: its process is gone
+            os.replace(filled, mark)
         except OSError as error:
             raise UserError(f"Cannot claim a run in {self.folder}: {error.strerror or error}.") from error
+        finally:
+            filled.unlink(missing_ok=True)
         if not ours:
             time.sleep(SETTLE)
         return _content(mark) == content
@@ -131,39 +140,6 @@ class Claims:
                 return os.stat(file.name).st_mtime
         except OSError:
             return time.time()
-
-
-def _first(mark: Path, content: bytes) -> bool:
-    """Make the mark, whole from its first moment; False where there is one. On network disks, too, only one can.
-
-    A process that was killed between making and filling it would leave a claim of nobody, void only when it is silent.
-    """
-    whole = mark.with_name(f".{uuid.uuid4().hex}.claim")
-    try:
-        whole.write_bytes(content)  # on a full disk this fails, and there is no mark
-        try:
-            os.link(whole, mark)
-        except FileExistsError:
-            return False
-        except OSError:  # a disk without links
-            return _exclusively(mark, content)
-        return True
-    finally:
-        whole.unlink(missing_ok=True)
-
-
-def _exclusively(mark: Path, content: bytes) -> bool:
-    """Make and fill the mark; False where there is one."""
-    try:
-        with open(mark, "xb", buffering=0) as file:
-            try:
-                file.write(content)
-            except OSError:
-                mark.unlink()
-                raise
-    except FileExistsError:
-        return False
-    return True
 
 
 def is_locked(lock: Path) -> bool:

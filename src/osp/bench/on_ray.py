@@ -1,29 +1,36 @@
-"""Runs on the nodes of a Ray cluster: one task a run, with the cores and GPUs it needs.
+"""Runs on the nodes of a Ray cluster: one task per run, with the cores and GPUs it needs.
 
-Ray decides where and when; a run whose node is lost is started again (`run_jobs`), and goes on from its last checkpoint
-where the store is on a disk that the nodes share. Elsewhere its files come back with the task's result. Nothing is sent
-to anybody but the cluster: Ray's reports about its use are switched off.
+Ray decides where and when. A run whose node is lost is started again (`run_jobs`). Where the nodes share the store's
+disk, a run works in the store and goes on from its last checkpoint; elsewhere it has a folder of its own, whose files
+come back with the task's result. Ray's reports about its use are switched off: nothing is sent but to the cluster.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import socket
-from collections.abc import Iterator
+import signal
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from osp.bench.executors import Ended
 from osp.bench.jobs import Job
-from osp.bench.node import Returned, carry_out, proof_in, take_in
-from osp.bench.run import Ended
 from osp.bench.store import Store
-from osp.bench.worker import LOST, STOPPED
+from osp.bench.worker import BUSY, FAILED, LOST, STOPPED, free_name, last_line, start, stop
 from osp.errors import UserError, first_line
+from osp.files import append_text, make_folder, write_bytes
 from osp.version import HARNESS_VERSION
 
 ANSWER = 5.0
 """Seconds in which a cluster must answer."""
+SAVING = 120.0
+"""Seconds that a run may take to save when its bench is stopped."""
+LOCK = ".lock"
 PASSED_ON = ("OSP_DATA", "OSP_CACHE")
 """Of the environment, where a node has no such variable of its own."""
 AUTO = "auto"
@@ -34,7 +41,7 @@ os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # any: what Ray would p
 
 
 class Nodes:
-    """Where `run_jobs` lets runs be carried out: on the nodes of the cluster, as many at a time as it has room for."""
+    """The executor of a cluster: as many runs at a time as it has room for."""
 
     def __init__(self, ray: Any, store: Store, proof: str, cpus: int, gpus: float) -> None:
         self._ray, self._store, self._proof, self._cpus = ray, store, proof, cpus
@@ -98,13 +105,14 @@ def ray_nodes(store: Store, address: str, cpus: int, gpus: float | None) -> Iter
 @contextmanager
 def connected(address: str) -> Iterator[Any]:
     """Ray, connected to the cluster at an address; a sentence where none answers there."""
+    address = os.environ.get("RAY_ADDRESS", AUTO) if address == AUTO else address
     try:
         import ray
+
+        if address != AUTO:
+            check_answers(address)
     except ImportError:
         raise UserError("--ray: Ray is not installed; run `pip install 'osp[ray]'`.") from None
-    address = os.environ.get("RAY_ADDRESS", AUTO) if address == AUTO else address
-    if address != AUTO:
-        check_answers(address)
     try:
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
     except ConnectionError:
@@ -123,17 +131,110 @@ def connected(address: str) -> Iterator[Any]:
 
 
 def check_answers(address: str) -> None:
-    """Refuse an address where no server of Ray's kind answers: Ray itself would try for minutes."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    """Refuse an address where no server of Ray's kind (gRPC) answers: Ray itself would try for minutes."""
+    import grpc
+
+    place = address.removeprefix("ray://")
+    host, colon, port = place.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise UserError(f"--ray {address!r}: an address is HOST:PORT or ray://HOST:PORT, such as 10.0.0.7:6379.")
+    with grpc.insecure_channel(place) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(ANSWER)
+        except grpc.FutureTimeoutError:
+            raise UserError(f"--ray {address}: no Ray answers there.") from None
+
+
+# On a node
+
+
+@dataclass(frozen=True)
+class Returned:
+    """What a node gives back."""
+
+    code: int
+    """How the run ended, as in `osp.bench.worker`."""
+    said: str = ""
+    """The last line of its log."""
+    files: dict[str, bytes] = field(default_factory=dict)
+    """The run folder, by paths in it; nothing where it is in the store already."""
+    log: str = ""
+
+
+def carry_out(
+    root: str, proof: str, name: str, recipe: dict[str, Any], harness: int, environment: Mapping[str, str]
+) -> Returned:
+    """Carry out the run `name` of the store at `root` on the machine that this is called on.
+
+    `proof` names a file that whoever asks has put into the store: where it is not there, this is another disk.
+    `environment` is set where the node has nothing of that name.
+    """
+    for key, value in environment.items():
+        os.environ.setdefault(key, value)
+    if harness != HARNESS_VERSION:
+        reason = f"the node {os.uname().nodename} has version {HARNESS_VERSION} of the harness, the bench has {harness}"
+        return Returned(FAILED, f"{reason}: install the same osp on both")
+    if proof and (Path(root) / proof).is_file():
+        store = Store(Path(root))
+        code = _work(store, name, recipe)
+        return Returned(code, last_line(store.log(name)))
+    with tempfile.TemporaryDirectory(prefix="osp-run-") as scratch:
+        store = Store(Path(scratch))
+        store.create()
+        code = _work(store, name, recipe)
+        log = store.log(name).read_text(encoding="utf-8", errors="replace")
+        return Returned(code, last_line(store.log(name)), _files(store.root / name), log)
+
+
+def _work(store: Store, name: str, recipe: dict[str, Any]) -> int:
+    """How the run's process ended; where this one is interrupted, that one saves and ends first."""
+    process = start(store, name, recipe)
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), ANSWER) as line:
-            line.settimeout(ANSWER)
-            line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
-            answer = line.recv(9)
-    except OSError as error:
-        reason = "nothing answered in time" if isinstance(error, TimeoutError) else error.strerror or str(error)
-        raise UserError(f"--ray {address}: no Ray answers there ({reason}).") from None
-    if len(answer) < 4 or answer[3] != 4:  # a server of this protocol begins with its settings
-        raise UserError(f"--ray {address}: something answers there, but it is no Ray.")
+        process.join()
+    finally:
+        stop(process)
+        process.join(SAVING)
+        stop(process, signal.SIGKILL)
+        process.join()
+    return process.exitcode or 0
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    """Everything in a run folder but its lock."""
+    found = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink() and path.name != LOCK)
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+
+
+@contextmanager
+def proof_in(store: Store) -> Iterator[str]:
+    """A file in the store by which a node can tell that it sees this very folder."""
+    store.create()
+    path = store.claims / f".shared-{uuid.uuid4().hex}"
+    path.touch()
+    try:
+        yield path.relative_to(store.root).as_posix()
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def take_in(store: Store, name: str, returned: Returned) -> None:
+    """Put the files of a run that was carried out on another disk into the store, whole or not at all."""
+    if returned.log:
+        append_text(store.log(name), returned.log)
+    if not returned.files:
+        return
+    target, incoming = store.root / name, free_name(store.root / f".incoming-{name}")
+    with store.claim(name, BUSY):
+        _write(incoming, returned.files)
+        if target.exists():  # of an earlier attempt
+            os.replace(target, free_name(store.root / f".earlier-{name}"))
+        os.replace(incoming, target)
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    for name, content in files.items():
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or "\\" in name:
+            raise UserError(f"A node sent the file {name!r}, which would land outside its run's folder.")
+        make_folder((folder / path).parent)
+        write_bytes(folder / path, content)

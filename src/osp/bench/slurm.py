@@ -7,7 +7,7 @@ that is lost leaves its runs to whoever comes later: to its own task, which Slur
 next array.
 
     <store>/.slurm/table1-3f9a.sh      the script
-    <store>/.slurm/table1-3f9a.jsonl   one run a line, as `Job.fields`
+    <store>/.slurm/table1-3f9a.jsonl   one run per line, as `Job.fields`
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from osp.bench.jobs import Job
@@ -38,21 +37,11 @@ WARNING = 120
 """Seconds before its time is up that a task is asked to save."""
 
 
-@dataclass(frozen=True)
-class Submission:
-    """An array that was written, and submitted where there is an `sbatch`."""
-
-    script: Path
-    job: str | None
-    """What `sbatch` said; None where there is none."""
-
-
-def submit(store: Store, jobs: Sequence[Job], name: str, cpus: int, gpus: float | None, at_once: int) -> Submission:
-    """Write the script for these runs and hand it to Slurm; returns without waiting for anything."""
-    script = write_array(store, jobs, name, cpus, gpus, at_once)
+def submit(script: Path) -> str | None:
+    """Hand a script to Slurm, without waiting for its tasks: what `sbatch` answers; None where there is none."""
     sbatch = shutil.which("sbatch")
     if sbatch is None:
-        return Submission(script, None)
+        return None
     try:
         done = subprocess.run([sbatch, str(script)], capture_output=True, text=True, timeout=PATIENCE, check=False)
     except subprocess.TimeoutExpired:
@@ -60,7 +49,7 @@ def submit(store: Store, jobs: Sequence[Job], name: str, cpus: int, gpus: float 
     if done.returncode:
         said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise UserError(f"sbatch refused {script}: {said}")
-    return Submission(script, done.stdout.strip())
+    return done.stdout.strip()
 
 
 def write_array(store: Store, jobs: Sequence[Job], name: str, cpus: int, gpus: float | None, at_once: int) -> Path:
@@ -101,8 +90,7 @@ def script_text(store: Store, listed: Path, name: str, tasks: int, cpus: int, gp
 
 def main() -> int:
     """One task of the array."""
-    from osp.bench.local import Processes
-    from osp.bench.run import run_jobs
+    from osp.bench.executors import Processes, run_jobs
 
     store, listed, cpus = Store(Path(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3])
     number = int(os.environ.get("SLURM_ARRAY_TASK_ID", "0"))

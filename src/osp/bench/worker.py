@@ -1,104 +1,128 @@
-"""One run of a bench in a process of its own: `python -m osp.bench.worker STORE NAME`, the recipe on standard input.
+"""One run of a bench in a process of its own.
 
 It holds the run's claim while it works, begins or continues the run, and notes how it ended in `run.json`. When the
-bench that started it is gone, it saves and ends too, so that a killed bench leaves nothing running.
+process that started it is gone, it saves and ends too, so that a killed bench leaves nothing running.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import multiprocessing
 import os
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from osp.bench.store import Store, check_result
 from osp.errors import UserError
-from osp.machine import processor
+from osp.machine import processor, safe_path
+from osp.recipe import Plan, Recipe, make_plan
+from osp.recipe.code import as_fields, files_in
+from osp.recipe.plan import FREE
+from osp.runs.folder import RunFolder
 
 DONE, FAILED, ELSEWHERE, LOST, FOUND, STOPPED = 0, 2, 75, 76, 77, 130
 """How a run ended: finished; failed; another process is at it; its node is gone; another process had finished it before
-this one could claim it; stopped, and saved. Exit codes but for LOST, which no process is left to say."""
+this one could claim it; stopped, and saved. Exit codes but for LOST, which no process is left to give."""
 
 BUSY = "Another process works on this run."
+PRELOADED = ["osp.engine.train", "osp.bench.worker", "osp.report.picture", "sklearn.metrics"]
+"""What every run needs, and what takes long to import."""
 
 
-def main() -> int:
-    store, name, parent = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-    fields = json.loads(sys.stdin.read())
-    threading.Thread(target=follow, args=(parent,), daemon=True).start()
-    return work(store, name, fields)
+# From outside
 
 
-def forked(root: Path, name: str, fields: dict[str, Any]) -> None:
-    """The same in a process that was forked from one which has everything loaded."""
-    os.setsid()  # a session of its own: Ctrl-C reaches it once, from the bench
-    sys.stdout.flush()
-    threading.Thread(target=follow, args=(os.getppid(),), daemon=True).start()
-    sys.exit(told(lambda: logged(root, name, fields)))
+def start(store: Store, name: str, recipe: dict[str, Any]) -> BaseProcess:
+    """A process for one run; what it prints goes to the run's log.
+
+    Where the system can, it is forked from a process that has loaded torch once, which saves seconds per run.
+    """
+    store.open_log(name).close()  # refused here where it cannot be one
+    forks = "forkserver" in multiprocessing.get_all_start_methods()
+    context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
+    if forks:
+        context.set_forkserver_preload(PRELOADED)
+    process: BaseProcess = context.Process(target=_begin, args=(store.root, name, recipe))
+    with safe_path():  # the fork server is started with the first of them
+        process.start()
+    return process
+
+
+def stop(process: BaseProcess, number: int = signal.SIGTERM) -> None:
+    """Ask a run to save and end, or end it."""
+    if process.exitcode is None and process.pid is not None:
+        os.kill(process.pid, number)
+
+
+def last_line(path: Path) -> str:
+    """What a process printed last, in a log that is no link."""
+    if path.is_symlink():
+        return ""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1].removeprefix("osp: ") if lines else ""
+
+
+# Inside
+
+
+def _begin(root: Path, name: str, fields: dict[str, Any]) -> None:
+    if hasattr(os, "setsid"):
+        os.setsid()  # a session of its own: Ctrl-C reaches it once, from the bench
+    threading.Thread(target=_follow, daemon=True).start()
+    try:
+        code = logged(root, name, fields)
+    except UserError as error:
+        print(f"osp: {error}", file=sys.stderr)
+        code = FAILED
+    sys.exit(code)
+
+
+def _follow() -> None:
+    """Ask this process to stop when the one that started it is gone."""
+    starter = multiprocessing.parent_process()
+    assert starter is not None
+    starter.join()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def logged(root: Path, name: str, fields: dict[str, Any]) -> int:
     """`work`, what it prints going to its log."""
-    from osp.bench.store import Store
-
+    sys.stdout.flush()
     with Store(root).open_log(name) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     return work(root, name, fields)
 
 
-def told(job: Callable[[], int]) -> int:
-    """The exit code of a job; a mistake of the user's is said in a sentence."""
-    try:
-        return job()
-    except UserError as error:
-        print(f"osp: {error}", file=sys.stderr)
-        return FAILED
-
-
-def follow(parent: int) -> None:
-    """Ask this process to stop when its parent is gone."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
 def work(root: Path, name: str, fields: dict[str, Any]) -> int:
     """Begin or continue the run `name` of a store."""
-    from osp.bench.store import Store
-
     store = Store(root)
-    with contextlib.ExitStack() as held:
-        try:
-            held.enter_context(store.claim(name, BUSY))
-        except UserError as error:
-            if str(error) == BUSY:
-                return ELSEWHERE
+    try:
+        with store.claim(name, BUSY):
+            return _train(store, name, fields)
+    except UserError as error:
+        if str(error) != BUSY:
             raise
-        return train_claimed(store, name, fields)
+        return ELSEWHERE
 
 
-def train_claimed(store: Any, name: str, fields: dict[str, Any]) -> int:
+def _train(store: Store, name: str, fields: dict[str, Any]) -> int:
     from osp.engine.devices import keep_freed_memory
     from osp.engine.signals import Interrupted
     from osp.engine.train import train
-    from osp.recipe import Recipe, make_plan
-    from osp.recipe.code import as_fields, files_in
-    from osp.recipe.plan import FREE
-    from osp.runs.folder import RunFolder
 
     keep_freed_memory()
-    recipe = Recipe(**fields)
+    recipe, folder, failure = Recipe(**fields), RunFolder(store.root / name), ""
     plan = make_plan(recipe)
-    folder = RunFolder(store.root / name)
     if store.has_finished(name, plan):
         return FOUND
-    failure = ""
     try:
         set_damage_aside(folder)
         (folder.path / "run.json").unlink(missing_ok=True)  # of an earlier failure
@@ -124,11 +148,8 @@ def train_claimed(store: Any, name: str, fields: dict[str, Any]) -> int:
     return FAILED if failure else DONE
 
 
-def set_damage_aside(folder: Any) -> None:
-    """Keep a damaged result or run under another name, so that what can be is made anew; nothing is deleted."""
-    from osp.bench.store import check_result
-    from osp.recipe import Plan
-
+def set_damage_aside(folder: RunFolder) -> None:
+    """Keep a damaged result or run under another name, so that what can be is made again; nothing is deleted."""
     if folder.begun():
         try:
             Plan.read(folder.plan)
@@ -160,7 +181,3 @@ def machine() -> dict[str, Any]:
 
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {"processor": processor(), "cores": os.cpu_count(), "gpu": gpu, "system": platform.system()}
-
-
-if __name__ == "__main__":
-    sys.exit(told(main))

@@ -17,9 +17,9 @@ from osp.errors import UserError, user_path
 
 if TYPE_CHECKING:
     from osp.bench.cells import Table
+    from osp.bench.executors import Executor, Outcome
     from osp.bench.jobs import Job, KeyCache
     from osp.bench.numbers import Report
-    from osp.bench.run import Machines, Outcome
     from osp.bench.store import Store
 
 DataDirOption = Annotated[str | None, typer.Option(help="Folder of the data; else OSP_DATA, else your cache folder.")]
@@ -155,28 +155,28 @@ def _missing(store: Store, tables: list[Table], keys: KeyCache) -> list[Job]:
 
 def _carry_out(store: Store, wanted: list[Job], where: Where) -> Outcome:
     """Run what is missing, and say what failed."""
-    from osp.bench.expected import Expected
-    from osp.bench.run import run_jobs
+    from osp.bench.executors import run_jobs
+    from osp.bench.jobs import Expected
     from osp.machine import duration
 
     expected = Expected(store)
-    with _machines(store, wanted, where) as (machines, at_a_time):
+    with _executor(store, wanted, where) as (executor, at_a_time):
 
         def left(waiting: list[Job]) -> str:
             seconds = expected.total((job.plan for job in waiting), min(at_a_time, max(len(waiting), 1)))
             return f", about {duration(seconds)} left" if waiting else ""
 
-        outcome = run_jobs(store, wanted, machines, tell, left)
+        outcome = run_jobs(store, wanted, executor, tell, left)
     for name, reason in outcome.failed.items():
         complain(f"{name} failed: {reason} (log: {store.log(name)})")
     return outcome
 
 
 @contextmanager
-def _machines(store: Store, wanted: list[Job], where: Where) -> Iterator[tuple[Machines, int]]:
+def _executor(store: Store, wanted: list[Job], where: Where) -> Iterator[tuple[Executor, int]]:
     """Where runs are carried out, and how many at a time. A cluster is only asked for when there is something to do."""
+    from osp.bench.executors import Processes
     from osp.bench.jobs import unfinished
-    from osp.bench.local import Processes
 
     if where.ray is None or not unfinished(store, wanted):
         yield Processes(store, where.jobs), where.jobs
@@ -191,18 +191,20 @@ def _machines(store: Store, wanted: list[Job], where: Where) -> Iterator[tuple[M
 def _submit(store: Store, wanted: list[Job], names: list[str], where: Where) -> None:
     """Hand what is missing to Slurm."""
     from osp.bench.jobs import unfinished
-    from osp.bench.slurm import submit
+    from osp.bench.slurm import submit, write_array
 
     missing = unfinished(store, wanted)
     if not missing:
         say(f"All {len(wanted)} runs are done; nothing was submitted.")
         return
-    done = submit(store, missing, "-".join(Path(name).stem for name in names), where.cpus, where.gpus, where.jobs)
+    title = "-".join(Path(name).stem for name in names)
+    script = write_array(store, missing, title, where.cpus, where.gpus, where.jobs)
+    answer = submit(script)
     say(f"{len(missing)} of {len(wanted)} runs to do.")
-    if done.job is None:
-        say(f"There is no sbatch here. Submit it where there is one: sbatch {done.script}")
+    if answer is None:
+        say(f"There is no sbatch here. Submit it where there is one: sbatch {script}")
     else:
-        say(f"{done.script}\n{done.job}")
+        say(f"{script}\n{answer}")
     say("The same command with --no-run in place of --slurm shows what is there.")
 
 

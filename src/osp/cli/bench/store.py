@@ -30,8 +30,8 @@ def list_tables(
     Example: `osp bench list --scale demo --datasets digits --seeds 0-4`
     """
     from osp.bench.cells import expand
-    from osp.bench.expected import Expected
     from osp.bench.grid import find_grid, names
+    from osp.bench.jobs import Expected
     from osp.machine import duration
 
     kept = options.open_store(store)
@@ -68,9 +68,9 @@ def status(
     Example: `osp bench status table1 --scale demo --datasets digits --seeds 0-1`
     """
     from osp.bench.cells import expand
-    from osp.bench.expected import Expected
     from osp.bench.grid import find_grid
     from osp.bench.grid import names as all_names
+    from osp.bench.jobs import Expected
     from osp.machine import duration
 
     kept = options.open_store(store)
@@ -140,7 +140,7 @@ def export(
 
 
 def list_runs(store: Store, tables: list[Table], jobs: int) -> None:
-    from osp.bench.expected import Expected
+    from osp.bench.jobs import Expected
     from osp.machine import duration
 
     plans = {store.folder_for(plan).path.name: plan for table in tables for plan in table.plans}

@@ -1,9 +1,12 @@
-"""Processes on this machine: what they run, and where they write."""
+"""The process of a run: what it runs, where it writes, and when it ends."""
 
 from __future__ import annotations
 
-import os
+import json
 import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,12 +14,11 @@ import pytest
 from helpers.stores import plan_of
 from helpers.strangers import METHOD, environment, osp, payload, trap
 from osp import Recipe
+from osp.bench.executors import Processes, run_jobs
 from osp.bench.jobs import jobs_for
-from osp.bench.local import Processes, Run, last_line, start_worker
-from osp.bench.run import run_jobs
 from osp.bench.slurm import write_array
 from osp.bench.store import Store
-from osp.bench.worker import logged
+from osp.bench.worker import FAILED, last_line, logged, start
 from osp.engine.train import train
 from osp.errors import UserError
 
@@ -43,11 +45,18 @@ def test_no_run_of_a_bench_imports_a_module_of_the_working_folder(trapped: Path)
     assert not (trapped / "ran").exists()
 
 
-def test_a_worker_that_is_started_anew_imports_no_module_of_the_working_folder(trapped: Path, tmp_path: Path) -> None:
-    log = os.open(tmp_path / "log", os.O_CREAT | os.O_WRONLY)
-    assert start_worker(tmp_path / "store", "x", {"method": "no-such"}, log).wait(120) == 2
-    os.close(log)
-    assert "Unknown method" in (tmp_path / "log").read_text()
+@pytest.mark.parametrize("fork", [True, False])
+def test_a_worker_imports_no_module_of_the_working_folder(
+    trapped: Path, tmp_path: Path, fork: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not fork:
+        monkeypatch.setattr("multiprocessing.get_all_start_methods", lambda: ["spawn"])
+    store = Store(tmp_path / "store")
+    store.create()
+    process = start(store, "x", {"method": "no-such"})
+    process.join(120)
+    assert process.exitcode == FAILED
+    assert "Unknown method" in last_line(store.log("x"))
     assert not (trapped / "ran").exists()
 
 
@@ -95,8 +104,39 @@ def test_no_log_is_written_through_a_link(tmp_path: Path, fork: bool, monkeypatc
     if not fork:
         monkeypatch.setattr("multiprocessing.get_all_start_methods", lambda: ["spawn"])
     with pytest.raises(UserError, match="it is a link"):
-        Run(store, name, plan.recipe)
+        start(store, name, plan.recipe)
     with pytest.raises(UserError, match="it is a link"):
         logged(store.root, name, plan.recipe)
     assert last_line(store.log(name)) == ""
     assert victim.read_text() == "mine\n"
+
+
+STARTER = """
+import json, sys, time
+from pathlib import Path
+from osp.bench.store import Store
+from osp.bench.worker import start
+process = start(Store(Path(sys.argv[1])), sys.argv[2], json.loads(sys.argv[3]))
+time.sleep(600)
+"""
+
+
+def test_a_worker_ends_when_the_process_that_started_it_is_killed(tmp_path: Path) -> None:
+    store, plan = Store(tmp_path / "store"), plan_of(steps=100_000, options={"batch": 8})
+    store.create()
+    name = store.folder_for(plan).path.name
+    bench = subprocess.Popen([sys.executable, "-c", STARTER, str(store.root), name, json.dumps(plan.recipe)])
+    try:
+        wait_until(lambda: store.status(plan) == "running")
+    finally:
+        bench.kill()
+        bench.wait()
+    wait_until(lambda: store.status(plan) != "running")
+    assert store.status(plan) in ("missing", "interrupted")
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.1)

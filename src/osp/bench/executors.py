@@ -1,7 +1,9 @@
-"""Running what a table lacks, wherever runs are carried out: in processes of this machine or on the nodes of a cluster.
+"""Running what a table lacks: `run_jobs`, and where runs are carried out, in processes of this machine (`Processes`) or
+on the nodes of a cluster (`osp.bench.on_ray`). A task of a Slurm array (`osp.bench.slurm`) is such a bench of its own.
 
 A run that another bench works on is waited for, not repeated; one whose process has died is continued; one whose node
-was lost is given to another. Failures are noted and do not stop the rest.
+was lost is given to another. Failures are noted and do not stop the rest. Ctrl-C and SIGTERM are passed on to the runs,
+which save and end.
 """
 
 from __future__ import annotations
@@ -12,11 +14,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from typing import Protocol
 
+from osp.bench import worker
 from osp.bench.jobs import Job, unfinished
 from osp.bench.store import Status, Store
-from osp.bench.worker import DONE, ELSEWHERE, FAILED, LOST, STOPPED
+from osp.bench.worker import DONE, ELSEWHERE, FAILED, LOST, STOPPED, last_line
+from osp.machine import threads
 
 Say = Callable[[str], None]
 POLL = 0.2
@@ -35,7 +40,7 @@ class Ended:
     said: str = ""
 
 
-class Machines(Protocol):
+class Executor(Protocol):
     """Where runs are carried out."""
 
     def room(self) -> bool:
@@ -50,6 +55,42 @@ class Machines(Protocol):
 
     def stop(self, at_once: bool) -> None:
         """Ask all runs to save and end, or end them."""
+
+
+class Processes:
+    """The executor of this machine: `workers` processes side by side, one run each."""
+
+    def __init__(self, store: Store, workers: int, cores: int | None = None) -> None:
+        self.store, self.workers = store, workers
+        self._threads = threads(workers, cores)
+        self._running: dict[BaseProcess, Job] = {}
+        self._stopping = False
+
+    def room(self) -> bool:
+        return len(self._running) < self.workers
+
+    def running(self) -> list[Job]:
+        return list(self._running.values())
+
+    def start(self, job: Job) -> None:
+        self._running[worker.start(self.store, job.name, job.with_threads(self._threads).recipe.asked())] = job
+
+    def ended(self) -> list[Ended]:
+        return [self._end(process) for process in list(self._running) if process.exitcode is not None]
+
+    def _end(self, process: BaseProcess) -> Ended:
+        job, code = self._running.pop(process), process.exitcode or 0
+        if self._stopping and code == -signal.SIGTERM:  # before it could say so itself
+            code = STOPPED
+        return Ended(job, code, last_line(self.store.log(job.name)))
+
+    def stop(self, at_once: bool) -> None:
+        self._stopping = True
+        for process in self._running:
+            worker.stop(process, signal.SIGKILL if at_once else signal.SIGTERM)
+
+
+# Running
 
 
 @dataclass
@@ -75,7 +116,7 @@ class _Waiting:
 def run_jobs(
     store: Store,
     jobs: Sequence[Job],
-    machines: Machines,
+    executor: Executor,
     say: Say,
     left: Callable[[list[Job]], str],
     for_others: Callable[[Job, Status], bool] = lambda job, status: False,
@@ -88,15 +129,15 @@ def run_jobs(
     store.create()
     total, before = len(waiting.jobs), len(outcome.finished)
     say(f"{total} of {len(jobs)} runs to do{left(waiting.jobs)}")
-    with stopping(machines) as stopped:
-        while (waiting.jobs or machines.running()) and not (stopped() and not machines.running()):
-            while machines.room() and waiting.jobs and not stopped():
+    with stopping(executor) as stopped:
+        while (waiting.jobs or executor.running()) and not (stopped() and not executor.running()):
+            while executor.room() and waiting.jobs and not stopped():
                 job = next_job(store, waiting, outcome, say, for_others)
                 if job is None:
                     break
-                machines.start(job)
+                executor.start(job)
             time.sleep(POLL)
-            for ended in machines.ended():
+            for ended in executor.ended():
                 if stopped() and ended.code in (STOPPED, LOST):
                     continue
                 note_end(store, ended, waiting, outcome, say)
@@ -104,7 +145,7 @@ def run_jobs(
                 if ended.code in (DONE, FAILED) or name in outcome.failed:
                     done = len(outcome.finished) + len(outcome.failed) - before
                     word = "failed" if name in outcome.failed else "done"
-                    say(f"{done}/{total} {name}: {word}{left([*waiting.jobs, *machines.running()])}")
+                    say(f"{done}/{total} {name}: {word}{left([*waiting.jobs, *executor.running()])}")
         outcome.stopped = stopped()
     return outcome
 
@@ -112,7 +153,7 @@ def run_jobs(
 def next_job(
     store: Store, waiting: _Waiting, outcome: Outcome, say: Say, for_others: Callable[[Job, Status], bool]
 ) -> Job | None:
-    """The next run that nobody works on, taken off the list."""
+    """The next run that no other process works on, taken off the list."""
     now = time.monotonic()
     for job in list(waiting.jobs):
         if now < waiting.not_before.get(job.name, 0):
@@ -151,13 +192,13 @@ def note_end(store: Store, ended: Ended, waiting: _Waiting, outcome: Outcome, sa
 
 
 @contextmanager
-def stopping(machines: Machines) -> Iterator[Callable[[], bool]]:
+def stopping(executor: Executor) -> Iterator[Callable[[], bool]]:
     """Inside, Ctrl-C and SIGTERM ask the runs to save and end; a second Ctrl-C ends them at once."""
     caught: list[int] = []
 
     def handler(number: int, frame: object) -> None:
         caught.append(number)
-        machines.stop(at_once=len(caught) > 1)
+        executor.stop(at_once=len(caught) > 1)
 
     before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

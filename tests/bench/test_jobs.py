@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from helpers.stores import finished, plan_of
-from osp.bench.expected import START, Expected
+from osp.bench.jobs import START, Expected
 from osp.bench.store import Store
 
 

@@ -6,7 +6,6 @@ Real runs of a few steps on digits, in processes of their own as users have them
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -20,9 +19,8 @@ import pytest
 from helpers.commands import osp
 from helpers.stores import finished, plan_of
 from osp import Recipe
+from osp.bench.executors import Processes, run_jobs
 from osp.bench.jobs import Job, jobs_for
-from osp.bench.local import Processes
-from osp.bench.run import run_jobs
 from osp.bench.store import Store
 from osp.bench.worker import FOUND, work
 
@@ -192,18 +190,3 @@ def test_dry_run_status_and_list_start_nothing(grid: Path) -> None:
         ended = osp(grid.parent, *command(grid, "none", only))
         assert ended.returncode == 0, ended.stderr
     assert not (grid.parent / "none").exists()
-
-
-def test_a_worker_ends_when_its_bench_is_gone(tmp_path: Path) -> None:
-    store, plan = Store(tmp_path / "store"), plan_of(steps=100_000, options={"batch": 8})
-    name = store.folder_for(plan).path.name
-    worker = subprocess.Popen(
-        [sys.executable, "-m", "osp.bench.worker", str(store.root), name, str(os.getpid() + 100_000)],
-        stdin=subprocess.PIPE,
-    )
-    worker.communicate(json.dumps(plan.recipe).encode(), timeout=300)
-    assert worker.returncode != 0
-    until = time.monotonic() + 10
-    while store.status(plan) == "running" and time.monotonic() < until:
-        time.sleep(0.2)
-    assert store.status(plan) in ("missing", "interrupted")
