@@ -23,7 +23,7 @@ from osp.parts.matching import MatchingHead
 class AsPublished:
     """The step of the published implementations, in the same network.
 
-    Every image goes through forward and backward, weak views and the labelled ones a second time included; views are
+    Every image goes through forward and backward, weak views and the labeled ones a second time included; views are
     made image by image with Pillow, in two loader processes that work ahead; negatives and partners are found sample by
     sample. Its losses are those of OSP.
     """

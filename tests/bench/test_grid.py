@@ -95,7 +95,7 @@ def test_lengths_are_shares_of_the_scales_steps() -> None:
     [
         ({"methods": ("fixmach",)}, "unknown method 'fixmach'. Did you mean 'fixmatch'?"),
         ({"datasets": ("cifar01",)}, "unknown data set 'cifar01'. Did you mean 'cifar10'?"),
-        ({"ratios": (1.5,)}, "1.5 will not do"),
+        ({"ratios": (1.5,)}, "invalid value 1.5"),
         ({"settings": ("stepz=3",)}, "no option 'stepz', nor has the recipe"),
     ],
 )

@@ -127,7 +127,7 @@ def test_what_failed_after_the_list_was_written_is_not_tried_by_other_tasks(tmp_
     store.note(store.folder_for(job.plan), job.plan, "failed", {}, "no")
     assert failed_since(store, job, listed)
     later = time.time() + 10
-    os.utime(listed, (later, later))  # written anew: it may be tried again
+    os.utime(listed, (later, later))  # written again: it may be tried again
     assert not failed_since(store, job, listed)
 
 

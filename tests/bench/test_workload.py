@@ -31,7 +31,7 @@ def test_images_are_counted_with_and_without_gradient(
 
 
 QUICK = {"curriculum", "ds3l", "osp", "vat"}
-"""Stages, an optimiser of its own, a bank, and a pass of its own."""
+"""Stages, an optimizer of its own, a bank, and a pass of its own."""
 
 
 @pytest.mark.parametrize(

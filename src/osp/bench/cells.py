@@ -113,7 +113,7 @@ def check_names(grid: Grid, choice: Choice) -> None:
             raise UserError(f"{grid.name}: unknown data set {name!r}.{suggest(name, data_sets())}")
     for ratio in choice.ratios:
         if not 0 <= ratio <= 1:
-            raise UserError(f"--ratios: {ratio:g} will not do; shares of OOD images lie between 0 and 1.")
+            raise UserError(f"--ratios: invalid value {ratio:g}: shares of OOD images lie between 0 and 1.")
     for entry in grid.entries:
         method = str(entry.fields.get("method", entry.name))
         near = available()

@@ -219,7 +219,7 @@ def read_grid(path: Path, trusted: Collection[str] = ()) -> Grid:
     fields = read_fields(path, "grid file")
     if not NAME.fullmatch(str(fields.get("name", "table"))):
         raise UserError(
-            f"{path}: name {short(fields['name'])} will not do: the files of a table are called after it. Use letters, "
+            f"{path}: invalid name {short(fields['name'])}: the files of a table are called after it. Use letters, "
             "digits, dots, dashes and underscores, at most 100."
         )
     try:

@@ -28,7 +28,7 @@ class Job:
     keys: Mapping[str, str] | None = None
 
     def with_threads(self, threads: int) -> Job:
-        """On so many CPU threads, where nobody asked for a number."""
+        """On so many CPU threads, where the user asked for no number."""
         if self.recipe.threads is not None or self.plan.threads is not None:
             return self
         return Job(self.recipe.changed(threads=threads), self.plan, self.name, self.keys)
@@ -79,7 +79,7 @@ def unfinished(store: Store, jobs: Sequence[Job]) -> list[Job]:
 
 
 class KeyCache:
-    """Content keys of the images at hand, looked up once for each set; None where the images are not here."""
+    """Content keys of images, looked up once for each set; None where the images are not here."""
 
     def __init__(self, store: Store) -> None:
         self._known: dict[tuple[Any, ...], dict[str, str] | None] = {}
@@ -104,7 +104,7 @@ class KeyCache:
 
 PASSES = {"supervised": 1.0}
 USUAL_PASSES = 8.0
-"""Images through the network per labelled image of a step: five unlabelled ones, some in two views."""
+"""Images through the network per labeled image of a step: five unlabeled ones, some in two views."""
 START = 4.0
 """Seconds to start a process and open the data."""
 SHORTEST = 4
@@ -152,7 +152,7 @@ SHAPES = {"digits": (1, 8, 8), "mnist": (1, 28, 28)}
 
 
 def seconds_per_image(plan: Plan) -> float:
-    """One image forth and back through the network on one core, in processor time: a busy machine does not count."""
+    """One image forward and backward through the network on one core, in processor time: other load does not count."""
     import torch
 
     from osp.nets import build_network

@@ -1,7 +1,7 @@
 """Runs as an array job of Slurm: a script and a list of runs in the store, which lies on a disk that the nodes share.
 
 Each task of the array goes through the list and carries out what is neither finished nor claimed, one run after the
-other, beginning at its own place; it ends when nothing is left that nobody works on. So a list may be submitted twice:
+other, beginning at its own place; it ends when every run that is left is claimed. So a list may be submitted twice:
 the second time there is nothing to do. What fails is noted, and not tried again by the other tasks of the array. A node
 that is lost leaves its runs to whoever comes later: to its own task, which Slurm puts back into the queue, or to the
 next array.
@@ -30,7 +30,7 @@ from osp.files import make_folder, write_text
 from osp.machine import python
 
 LARGEST_ARRAY = 1000
-"""Tasks of one array, which Slurm limits to this if nobody says otherwise; each does as many runs as it takes."""
+"""Tasks of one array, which Slurm limits to this by default; each does as many runs as it takes."""
 PATIENCE = 60.0
 """Seconds that `sbatch` may take."""
 WARNING = 120

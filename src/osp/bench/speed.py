@@ -40,7 +40,7 @@ GROWTH = {
     "pool": [1_000, 10_000, 100_000, 1_000_000],
 }
 GROWTH_CASE = Case("small", (3, 32, 32), classes=10, pool=10_000)
-"""The network that `osp train` takes for colour images on a CPU. By size of the pool it is the CNN: a faster pass."""
+"""The network that `osp train` takes for color images on a CPU. By size of the pool it is the CNN: a faster pass."""
 
 
 Times = dict[str, dict[str, float]]
@@ -232,13 +232,13 @@ def _write(path: Path, found: dict[str, Any]) -> None:
 
 
 def speed_tables(found: dict[str, Any]) -> str:
-    parts = ("augmentation", "losses", "bank", "optimiser")
+    parts = {"augmentation": "augmentation", "losses": "losses", "bank": "bank", "optimiser": "optimizer"}
     rows = []
     for network, cost in found["step"].items():
         share = [cost["share of the step"][part] for part in parts]
         share += [value for name, value in cost["pool pass"].items() if name.startswith("share")]
         ratios = {name: value for name, value in cost.items() if " / " in name}
-        headings = ["network", *(f"{form} (s)" for form in cost["seconds"]), *ratios, *parts, "pool passes"]
+        headings = ["network", *(f"{form} (s)" for form in cost["seconds"]), *ratios, *parts.values(), "pool passes"]
         times = map(_spread, cost["seconds"].values())
         rows.append([network, *times, *(f"{v:.2f}" for v in ratios.values()), *(f"{v:.1%}" for v in share)])
     memory = found["peak memory (MB)"]

@@ -42,7 +42,7 @@ FORMAT = 1
 """Of the store's layout; another number is refused."""
 
 CPU_GROUP, WHOLE = 128, 0
-"""What `group` is on a CPU and elsewhere, where nobody asked for a value: a run from either machine will do."""
+"""What `group` is on a CPU and elsewhere, where the user asked for no value: a run from either machine counts."""
 
 NUMBERS = ("accuracy", "auroc", "fpr95", "open_accuracy", "seconds", "steps", "images_seen", "angle")
 """Of a result; whatever else stands in their place is damage."""

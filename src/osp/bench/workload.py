@@ -44,7 +44,7 @@ class Case:
 
     @property
     def with_gradient(self) -> int:
-        """Images that need a gradient: labelled, strong, rotated."""
+        """Images that need a gradient: labeled, strong, rotated."""
         return self.batch * (1 + self.mu) + 4 * self.rotation
 
     @property
@@ -62,7 +62,7 @@ CASES = {
 
 
 class MethodStep:
-    """A step of a method's last stage as `osp train` runs it: views, losses, gradients, optimiser, book-keeping.
+    """A step of a method's last stage as `osp train` runs it: views, losses, gradients, optimizer, bookkeeping.
 
     The stages before it were begun and ended after one step each.
     """

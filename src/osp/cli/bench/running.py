@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from osp.bench.store import Store
 
 DataDirOption = Annotated[str | None, typer.Option(help="Folder of the data; else OSP_DATA, else your cache folder.")]
-IdCountOption = Annotated[int | None, typer.Option(help="Unlabelled ID images, in place of a total.")]
-OodCountOption = Annotated[int | None, typer.Option(help="Unlabelled OOD images, in place of a ratio.")]
+IdCountOption = Annotated[int | None, typer.Option(help="Unlabeled ID images, in place of a total.")]
+OodCountOption = Annotated[int | None, typer.Option(help="Unlabeled OOD images, in place of a ratio.")]
 TestOodOption = Annotated[str | None, typer.Option(help="Test on these OOD sets too: uniform,gaussian.")]
 ValOption = Annotated[int | None, typer.Option(help="Validation images per class; 0 for none.")]
 RayOption = Annotated[

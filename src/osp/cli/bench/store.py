@@ -95,7 +95,9 @@ def status(
         rows.append((name, *counts, duration(expected.total(left, jobs)) if left else "-"))
         for folder, plan in plans.items():
             if states[folder] in ("failed", "damaged"):
-                reason = kept.failure(kept.folder_for(plan)) or "its result or plan is damaged; the next bench mends it"
+                reason = (
+                    kept.failure(kept.folder_for(plan)) or "its result or plan is damaged; the next bench redoes it"
+                )
                 failures.append(f"{folder}: {states[folder]}: {reason}")
     options.tell_problems(kept)
     if not rows:
