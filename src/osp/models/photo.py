@@ -20,7 +20,7 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 from torch import nn
 
-from osp.data.resize import fit_images
+from osp.data.fit import fit_images
 from osp.errors import UserError, printable, suggest
 from osp.evaluate.estimates import Estimate
 from osp.evaluate.thresholds import ACCEPT

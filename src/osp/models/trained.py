@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from torch import Tensor, nn
 
 from osp import scores
-from osp.data.resize import fit_images
+from osp.data.fit import fit_images
 from osp.errors import UserError, suggest
 from osp.evaluate.metrics import softmax, unit_rows
 from osp.evaluate.predictions import Group, Predictions

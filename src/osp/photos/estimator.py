@@ -23,8 +23,8 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from osp.data.fit import fit_images
 from osp.data.folders import list_classes, list_images
-from osp.data.resize import fit_images
 from osp.errors import UserError, user_path
 from osp.evaluate.estimates import Estimate
 from osp.files import write_text
