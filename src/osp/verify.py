@@ -24,12 +24,12 @@ from osp.models.photo import ARRAYS, FACTS, read_model
 from osp.models.trained import load_predictor
 from osp.photos.folder import RESULT, SUMS, altered, result_of
 from osp.photos.journal import JOURNAL, TABLE
-from osp.photos.page.reading import read_fit
 from osp.photos.undoing import check_sorted
 from osp.plugins import is_file
 from osp.recipe import Plan
 from osp.recipe.reading import read_fields
 from osp.runs.checkpoint import load_checkpoint
+from osp.runs.fitted import read_fit
 from osp.runs.folder import RunFolder
 from osp.runs.lines import LineRun, holds_lines, line_files, map_name, read_lines
 from osp.runs.schema import Note, check, is_metrics, metrics_line, read_json

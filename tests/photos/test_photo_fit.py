@@ -24,7 +24,7 @@ from osp.models.photo import BACKBONES, load_model
 from osp.photos.fit import ALONE, BOTH, about_threshold, fit, then_and_now, with_time_left
 from osp.photos.instant import fit_instant
 from osp.photos.journal import JOURNAL
-from osp.photos.page.reading import kept_in
+from osp.runs.fitted import answer_of
 from osp.runs.run import Run
 
 COLORS = {"red": (200, 40, 40), "blue": (40, 40, 200), "green": (40, 200, 40)}
@@ -335,9 +335,9 @@ def test_the_better_of_labels_alone_and_labels_and_pile_is_kept_and_named(
 
 def test_the_answer_of_an_earlier_version_is_found() -> None:
     figures = dict.fromkeys((ALONE, BOTH, "osp from there"))
-    assert kept_in({"estimates": figures, "answer": "instant"}) == BOTH
-    assert kept_in({"estimates": figures, "answer": "osp"}) == "osp from there"
-    assert kept_in({"estimates": figures, "answer": "instant", "kept": ALONE}) == ALONE
+    assert answer_of({"estimates": figures, "answer": "instant"}) == BOTH
+    assert answer_of({"estimates": figures, "answer": "osp"}) == "osp from there"
+    assert answer_of({"estimates": figures, "answer": "instant", "kept": ALONE}) == ALONE
 
 
 def test_it_is_said_what_the_threshold_rests_on(folders: Path) -> None:

@@ -15,14 +15,18 @@ import pytest
 from PIL import Image
 
 from helpers.browser import browser
+from helpers.finished import finished
 from helpers.small_backbone import small_backbone
 from osp.errors import UserError
 from osp.models.photo import BACKBONES, load_model
 from osp.photos.fit import fit
-from osp.photos.page.galleries import by_class, by_score, disagreements, to_check
-from osp.photos.page.page import write_photo_report
-from osp.photos.page.reading import is_fit, read_fit
-from osp.photos.page.words import command, differences, name_of
+from osp.report import write_report
+from osp.report.fitted import FittedView, differences
+from osp.report.galleries import disagreements
+from osp.report.page import beside
+from osp.runs.fitted import is_fit
+from osp.runs.folder import RunFolder
+from osp.runs.run import Run
 from osp.verify import verify
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -62,8 +66,8 @@ def _own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_page_says_the_result_in_three_sentences_with_the_numbers_of_the_run(made: Path, tmp_path: Path) -> None:
-    run = read_fit(made / "run")
-    text = write_photo_report(made / "run", out=tmp_path / "x.html").read_text()
+    run = view(made / "run")
+    text = write_report(made / "run", out=tmp_path / "x.html").read_text()
     assert text.count('<p class="lead">') == 3
     estimate, pile = run.result["estimates"]["labels and pile"], run.result["pile_photos"]
     assert f"{estimate['accuracy']:.1f} % of 19 sorted photos" in text
@@ -82,25 +86,29 @@ def test_the_page_says_the_result_in_three_sentences_with_the_numbers_of_the_run
     assert is_fit(made / "run")
 
 
+def view(folder: Path) -> FittedView:
+    return FittedView(Run.read(folder))
+
+
 def test_galleries_follow_the_tables(made: Path) -> None:
-    run = read_fit(made / "run")
-    most, least = by_score(run)
+    run = view(made / "run")
+    found = {gallery.title: gallery for gallery in run.galleries(None, "")}
+    most, least = found["Most foreign"], found["Least foreign"]
     assert {Path(shot.where).name[0] for shot in most.shots} == {"2"}  # the green ones
     assert all(shot.framed for shot in most.shots)
     assert not any(shot.framed for shot in least.shots)
-    for number, gallery in enumerate(by_class(run)):
+    for number, gallery in enumerate(found[name] for name in run.names):
         (first, surest), (second, unsure) = gallery.parts
         assert (first, second) == ("surest", "least sure")
-        chances = {said.file: said.probability for said in run.pile}
+        chances = dict(zip(run.pool.where, run.pool.confidence, strict=True))
         assert min(chances[shot.where] for shot in surest) >= max(chances[shot.where] for shot in unsure)
         assert {shot.key for shot in (*surest, *unsure)} == {number}
-    doubts, held, *_ = to_check(run)
-    assert [Path(shot.where).name for shot in doubts.shots] == ["wrong.png"]
-    assert "wrong.png" in [Path(shot.where).name for shot in held.shots]
+    assert [Path(shot.where).name for shot in found["Labels that look wrong"].shots] == ["wrong.png"]
+    assert "wrong.png" in [Path(shot.where).name for shot in found["Mistakes, held out"].shots]
 
 
 def test_held_out_probabilities_are_those_behind_the_estimate(made: Path) -> None:
-    run = read_fit(made / "run")
+    run = Run.read(made / "run").tables
     assert run.held_out is not None
     estimate = load_model(made / "run").instant.estimate
     assert estimate is not None
@@ -110,21 +118,21 @@ def test_held_out_probabilities_are_those_behind_the_estimate(made: Path) -> Non
 
 
 def test_the_command_repeats_the_run(made: Path) -> None:
-    said = command(read_fit(made / "run"))
+    said = view(made / "run").command()
     assert said == f"osp fit {made}/sorted {made}/pile --backbone tiles --test {made}/test --seed 3 --out again"
 
 
 def test_a_fit_is_compared_with_another_fit(made: Path, tmp_path: Path) -> None:
-    run, other = read_fit(made / "run"), read_fit(made / "alone")
-    assert disagreements(run, run, "x")[0].shots == []
-    other.pile.extend(said._replace(inside=False) for said in run.pile)
-    inside = sum(said.inside for said in run.pile)
-    (found,) = disagreements(run, other, "alone")
+    run, other = view(made / "run"), view(made / "alone")
+    assert disagreements(run.pool, run.names, run.pool, run.names, "x").shots == []
+    inside = int((~run.pool.outside).sum())
+    without = replace(run.pool, outside=np.ones(len(run.pool), bool))
+    found = disagreements(run.pool, run.names, without, other.names, "alone")
     assert inside > 24 == len(found.shots)
     assert f"{inside} photos of the pile; 24 of them shown" in found.note
     assert [shot.key for shot in found.shots[:6]] in ([0, 1] * 3, [1, 0] * 3)  # each kind in turn
     assert found.shots[0].caption.endswith("; alone: foreign")
-    text = write_photo_report(made / "run", made / "alone", tmp_path / "x.html").read_text()
+    text = write_report(made / "run", made / "alone", tmp_path / "x.html").read_text()
     assert "<th>this run</th><th>alone</th>" in text
     assert text.index('<th scope="row">this run</th>') < text.index('<th scope="row">alone</th>')  # Grad-CAM
     estimate = run.result["estimates"][run.answer]
@@ -133,18 +141,23 @@ def test_a_fit_is_compared_with_another_fit(made: Path, tmp_path: Path) -> None:
     assert "The test photos differ (15 in this run, 0 in alone, 0 of them in both)" in text
     assert "The classes differ" not in text
     assert differences(run, run, "x") == []
-    told = differences(run, replace(run, names=("b&amp;b", "green", "more")), "x")
+    others = view(made / "run")
+    others.names = ("b&amp;b", "green", "more")
+    told = differences(run, others, "x")
     assert told == [
         f"The classes differ (2 in this run, 3 in x; not in both: {EVIL}, green, more): the figures do not compare."
     ]
-    assert name_of(replace(run, path=Path("/old/run")), run) == "/old/run"
+    assert beside(run, FittedView(replace(run.run, folder=RunFolder(Path("/old/run"))))) == "/old/run"
+    assert beside(run, other) == "alone"
     assert text.index("<h3>Sorted photos, each held out") < text.index("<h3>alone: sorted photos, each held out")
-    with pytest.raises(UserError, match="is no run of osp fit"):
-        write_photo_report(made / "run", tmp_path, tmp_path / "y.html")
+    with pytest.raises(UserError, match="is no run folder"):
+        write_report(made / "run", tmp_path, tmp_path / "y.html")
+    with pytest.raises(UserError, match="compare runs of one kind"):
+        write_report(made / "run", finished().path, tmp_path / "y.html")
 
 
 def test_without_a_pile_or_photos_the_page_has_the_rest(made: Path, tmp_path: Path) -> None:
-    text = write_photo_report(made / "alone", out=tmp_path / "x.html").read_text()
+    text = write_report(made / "alone", out=tmp_path / "x.html").read_text()
     assert "There was no pile to look through" in text
     assert "Which classes it confuses" in text
     moved = tmp_path / "moved"
@@ -152,7 +165,7 @@ def test_without_a_pile_or_photos_the_page_has_the_rest(made: Path, tmp_path: Pa
     for name in ("pile.csv", "test.csv", "doubts.csv", "labels.json"):
         file = moved / name
         file.write_text(file.read_text().replace(str(made), "/nowhere"))
-    gone = write_photo_report(moved).read_text()
+    gone = write_report(moved).read_text()
     assert "photos are no longer where they were" in gone
     assert 'id="map-plot"' in gone
     assert '"atlas": null' in gone
@@ -166,7 +179,7 @@ def test_a_damaged_run_is_told_in_a_sentence(name: str, made: Path, tmp_path: Pa
     content = (copy / name).read_bytes()
     (copy / name).write_bytes(content[: len(content) // 2])
     with pytest.raises(UserError, match="damaged"):
-        write_photo_report(copy)
+        write_report(copy)
     assert not (copy / "report.html").exists()
 
 
@@ -178,8 +191,8 @@ def test_the_page_needs_no_torch(made: Path, tmp_path: Path) -> None:
         "        if name == 'torch': raise ImportError('there is no torch')\n"
         "sys.meta_path.insert(0, NoTorch())\n"
         "from pathlib import Path\n"
-        "from osp.photos.page.page import write_photo_report\n"
-        "print(write_photo_report(Path(sys.argv[1]), out=Path(sys.argv[2])))"
+        "from osp.report import write_report\n"
+        "print(write_report(Path(sys.argv[1]), out=Path(sys.argv[2])))"
     )
     command = [sys.executable, "-c", code, str(made / "run"), str(tmp_path / "x.html")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -211,7 +224,7 @@ VISIBLE = "return [...document.querySelectorAll(arguments[0])].filter(e => e.get
 
 
 def test_the_page_works_in_a_browser(made: Path, tmp_path: Path) -> None:
-    path = write_photo_report(made / "run", out=tmp_path / "report.html")
+    path = write_report(made / "run", out=tmp_path / "report.html")
     with browser(tmp_path / "browser") as shown:
         for width, scheme, media in ((1100, "light", "screen"), (390, "dark", "screen"), (700, "light", "print")):
             shown.emulate(width, scheme=scheme, media=media)
@@ -263,10 +276,10 @@ def test_classes_that_begin_like_formulas_are_fitted_reported_and_verified(
         save(tmp_path / "pile" / f"={number}.png", "green", 100 + number)
         save(tmp_path / "test" / name / "x.png", "green", 200 + number)
     done = fit(tmp_path / "sorted", tmp_path / "pile", tmp_path / "run", backbone="tiles", test=tmp_path / "test")
-    run = read_fit(done.path)
-    assert set(run.names) == set(names)
-    assert {run.names[said.truth] for said in run.test} == set(names)
-    assert [Path(said.file).name for said in run.pile] == [f"={number}.png" for number in range(5)]
-    assert write_photo_report(done.path).exists()
+    tables = Run.read(done.path).tables
+    assert set(tables.names) == set(names)
+    assert {tables.names[truth] for truth in tables.test.truth} == set(names)
+    assert [Path(file).name for file in tables.pile.where] == [f"={number}.png" for number in range(5)]
+    assert write_report(done.path).exists()
     (verdict,) = verify(done.path)
     assert verdict.problems == []

@@ -12,13 +12,12 @@ from sklearn.decomposition import PCA
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from helpers.finished import finished
-from osp.report.confusion import draw_confusion, worst_pairs
+from osp.report.charts import Line, draw_confusion, draw_lines, draw_scores, over_seeds, worst_pairs
 from osp.report.curves import curves, losses, shares, stage_changes
 from osp.report.embedding import draw_map, embed, feature_map, spread
 from osp.report.figure import line_style, own_style, png, svg
-from osp.report.galleries import doubtful, galleries
-from osp.report.histogram import draw_scores
-from osp.report.lines import Line, draw_lines, over_seeds
+from osp.report.galleries import doubtful
+from osp.report.trained import TrainedView
 
 
 def words(figure: Figure) -> str:
@@ -146,7 +145,7 @@ def test_a_label_looks_wrong_where_all_neighbors_have_another() -> None:
 def test_galleries_hold_the_surest_the_most_foreign_and_the_mistakes() -> None:
     run = finished()
     assert run.predictions is not None
-    found = {gallery.title: gallery for gallery in galleries(run, per_class=2, most=5)}
+    found = {gallery.title: gallery for gallery in TrainedView(run).galleries(None, "")}
     pool, test = run.predictions.pool, run.predictions.groups["test"]
     scores = pool.scores[run.predictions.score]
     assert found["Most foreign"].shots[0].where.number == pool.ids[scores.argmax()]
@@ -156,7 +155,7 @@ def test_galleries_hold_the_surest_the_most_foreign_and_the_mistakes() -> None:
     assert surest in [shot.where.number for shot in found["Surest of each class"].shots]
     wrong = set(test.ids[test.predicted != test.targets].tolist())
     assert {shot.where.number for shot in found["Mistakes"].shots} <= wrong
-    assert len(found["Mistakes"].shots) == min(5, len(wrong))
+    assert len(found["Mistakes"].shots) == min(24, len(wrong))
 
 
 def test_a_map_is_made_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from helpers.finished import finished
 from osp import Recipe, UserError
 from osp.report import write_report
 from osp.report.page import page
+from osp.report.trained import TrainedView
 from osp.runs.folder import RunFolder
 from osp.runs.run import Run
 
@@ -47,11 +48,11 @@ def test_the_page_says_the_result_in_three_sentences_with_the_numbers_of_the_run
 
 
 def test_a_baseline_adds_a_column_and_a_row_of_grad_cam() -> None:
-    text = page(finished(), finished("supervised"))
+    text = page(TrainedView(finished()), TrainedView(finished("supervised")))
     assert "supervised on digits" in text
     assert text.index('<th scope="row">this run</th>') < text.index('<th scope="row">supervised on ')  # Grad-CAM
     assert "paired OOD feature" in text
-    assert "paired OOD feature" not in page(finished("supervised"))
+    assert "paired OOD feature" not in page(TrainedView(finished("supervised")))
 
 
 def test_without_arrays_the_page_is_made_of_the_results_alone(tmp_path: Path) -> None:

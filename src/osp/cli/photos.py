@@ -87,9 +87,9 @@ def fit(
         run = start(sorted_dir, pile, out, **given, seed=seed, say=say, progress=display.loading)
     _print_fit(run.result, run.path)
     if page:
-        from osp.photos.page.page import write_photo_report
+        from osp.report import write_report
 
-        say(f"Page: {write_photo_report(run.path)}")
+        say(f"Page: {write_report(run)}")
     say(f"Took {time.monotonic() - begun:.0f} s{', the page included' if page else ''}.")
 
 
@@ -152,7 +152,7 @@ def _from_scratch(
     if page:
         from osp.report import write_report
 
-        say(f"Page: {write_report(run.path)}")
+        say(f"Page: {write_report(run)}")
 
 
 def _print_fit(result: dict[str, Any], path: Path) -> None:

@@ -25,15 +25,7 @@ def report(
 
     - `osp report runs/demo/osp --compare runs/demo/supervised`
     """
-    from osp.photos.page.reading import is_fit
-
-    folder = user_path(run)
-    given = [None if path is None else user_path(path) for path in (compare, out)]
-    if is_fit(folder):
-        from osp.photos.page.page import write_photo_report
-
-        say(f"Page: {write_photo_report(folder, *given)}")
-        return
     from osp.report import write_report
 
-    say(f"Page: {write_report(folder, *given)}")
+    given = [None if path is None else user_path(path) for path in (compare, out)]
+    say(f"Page: {write_report(user_path(run), *given)}")

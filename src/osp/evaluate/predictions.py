@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -62,6 +63,35 @@ class PoolPredictions:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+
+NONE, UNSAID = -1, -2
+"""In place of a class: none of the classes (OOD), and nothing is known."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Images of one kind as pages show them, a row each: where each is, what a model says of it, what is known."""
+
+    where: list[Any]
+    """The file of a photo, or its place in a data set."""
+    predicted: np.ndarray
+    confidence: np.ndarray
+    """Probability of that class."""
+    scores: np.ndarray
+    """OOD scores; larger = more OOD."""
+    outside: np.ndarray
+    """Which the model calls unknown."""
+    truth: np.ndarray
+    """int64: the class, `NONE` or `UNSAID`."""
+
+    def __len__(self) -> int:
+        return len(self.where)
+
+    def rows(self, chosen: np.ndarray) -> Judged:
+        """Only these rows."""
+        columns = (self.predicted, self.confidence, self.scores, self.outside, self.truth)
+        return Judged([self.where[row] for row in chosen], *(column[chosen] for column in columns))
 
 
 @dataclass(frozen=True)

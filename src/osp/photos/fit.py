@@ -27,8 +27,8 @@ from osp.nets.pretrained import Backbone
 from osp.photos.features import Rows
 from osp.photos.folder import check_free, labels_of, result_of, write_fit
 from osp.photos.instant import fit_instant
-from osp.photos.page.reading import kept_in
 from osp.photos.photographs import Listed, Photographs, list_pile, list_sorted, list_test, read
+from osp.runs.fitted import answer_of
 from osp.runs.folder import RunFolder
 from osp.runs.run import Run
 from osp.version import __version__
@@ -131,7 +131,7 @@ def fit(
     alone = fit_instant(labeled, labels, pile[:0], classes, seed)
     instant = fit_instant(labeled, labels, pile, classes, seed) if len(pile) else alone
     say(f"Instant answer, {time.monotonic() - looked:.1f} s after the features: {in_words(instant.estimate)}.")
-    if before is not None and (then := before["estimates"].get(kept_in(before))) is not None:
+    if before is not None and (then := before["estimates"].get(answer_of(before))) is not None:
         say(then_and_now(then["accuracy"], len(old), len(labels), tuple(before["classes"]), classes))
     answers, kept = {ALONE: alone}, ALONE
     if len(pile):

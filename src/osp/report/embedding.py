@@ -26,7 +26,7 @@ class FeatureMap:
     """int64: the class of an ID image, -1 for an OOD one."""
     groups: tuple[str, ...] = ()
     rows: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    foreign: str = "OOD test images"
+    unknown: str = "OOD test images"
     """What the points without a class are."""
 
     def __len__(self) -> int:
@@ -44,7 +44,7 @@ def feature_map(run: Run, most_id: int = MOST_ID, most_ood: int = MOST_OOD) -> F
         return None
     rows = spread(len(test), most_id)
     features, classes = [test.features[rows]], [test.targets[rows]]
-    groups, numbers, foreign = ["test"] * len(rows), [rows], "OOD test images"
+    groups, numbers, unknown = ["test"] * len(rows), [rows], "OOD test images"
     ood = run.group("test_ood")
     if ood is not None:
         rows = spread(len(ood), most_ood)
@@ -54,7 +54,7 @@ def feature_map(run: Run, most_id: int = MOST_ID, most_ood: int = MOST_OOD) -> F
         pool = run.predictions.pool
         called = np.flatnonzero(pool.scores[run.predictions.score][pool.sample] > run.predictions.threshold)
         chosen = called[spread(len(called), most_ood)]
-        rows, foreign = pool.sample[chosen], "unlabelled images that it calls foreign"
+        rows, unknown = pool.sample[chosen], "unlabelled images that it calls foreign"
         features.append(pool.features[chosen])
         groups += ["pool"] * len(rows)
     numbers.append(rows)
@@ -62,7 +62,7 @@ def feature_map(run: Run, most_id: int = MOST_ID, most_ood: int = MOST_OOD) -> F
     everything = np.concatenate(features)
     if len(everything) < 5:
         return None
-    return FeatureMap(embed(everything), np.concatenate(classes), tuple(groups), np.concatenate(numbers), foreign)
+    return FeatureMap(embed(everything), np.concatenate(classes), tuple(groups), np.concatenate(numbers), unknown)
 
 
 def embed(features: np.ndarray) -> np.ndarray:

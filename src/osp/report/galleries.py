@@ -1,106 +1,85 @@
-"""Which images of a run are worth a look. From the predictions alone; `Shot.where` says where to find each image."""
+"""Which images of a run are worth a look: the same choices for the images of a training and the photos of a fit."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from typing import TypeVar
 
 import numpy as np
 
-from osp.evaluate.metrics import softmax
-from osp.evaluate.predictions import Group, PoolPredictions, Predictions
-from osp.report import gallery
-from osp.report.gallery import Gallery, Shot, both_ends, percent, taken_for
-from osp.runs.run import Run
+from osp.evaluate.predictions import NONE, Judged
+from osp.report.view import Gallery, Shot, percent
+
+Item = TypeVar("Item")
 
 NEIGHBORS = 5
+MOST = 24
 
 
-class Row(NamedTuple):
-    """Where an image of a run is found."""
+def both_ends(ordered: Sequence[Item], most: int) -> tuple[Sequence[Item], Sequence[Item]]:
+    """The first and the last of a row, the last one first; none is in both.
 
-    test: bool
-    """Whether the number counts through the test images or through the training images."""
-    number: int
-
-
-Images = list[Gallery[Row]]
-
-
-def galleries(run: Run, per_class: int | None = None, most: int = 24) -> Images:
-    """Surest and least sure of each class, most and least foreign, mistakes, labels that look wrong; no empty ones."""
-    predictions, names = run.predictions, run.class_names
-    if predictions is None:
-        return []
-    count = per_class or (6 if len(names) <= 12 else 3 if len(names) <= 30 else 1)
-    found = [
-        *_by_confidence(predictions.pool, run.truth, names, count),
-        *_by_score(predictions, run.truth, names, most),
-        *_mistakes(predictions, names, most),
-        *_doubtful_labels(predictions, names, most),
-    ]
-    return [each for each in found if each.shots]
+    >>> both_ends("abcde", 3)
+    ('abc', 'ed')
+    """
+    cut = min(most, -(-len(ordered) // 2))
+    return ordered[:cut], ordered[::-1][: min(most, len(ordered) - cut)]
 
 
-def _by_confidence(pool: PoolPredictions, truth: np.ndarray | None, names: tuple[str, ...], each: int) -> Images:
-    surest: list[Shot[Row]] = []
-    unsure: list[Shot[Row]] = []
-    for number, name in enumerate(names):
-        members = np.flatnonzero(pool.predicted == number)
-        order = members[np.argsort(-pool.confidence[members], kind="stable")]
-        for rows, into in zip(both_ends(order.tolist(), each), (surest, unsure), strict=True):
-            into += [
-                Shot(_of_pool(pool, row), number, f"{name} {percent(pool.confidence[row])}", _known(truth, row))
-                for row in rows
-            ]
-    framed = " Dashed frame: known to show none of the classes." if truth is not None and truth.any() else ""
-    return [
-        Gallery("Surest of each class", surest, f"Unlabelled images that the model is most sure of.{framed}"),
-        Gallery("Least sure of each class", unsure, f"Unlabelled images that it would rather not name.{framed}"),
-    ]
+def shots(
+    images: Judged,
+    rows: Sequence[int],
+    caption: Callable[[int], str],
+    framed: np.ndarray | None = None,
+    keys: np.ndarray | None = None,
+) -> list[Shot]:
+    """These rows as pictures, by default under the class that they were given."""
+    of = images.predicted if keys is None else keys
+    return [Shot(images.where[i], int(of[i]), caption(i), framed is not None and bool(framed[i])) for i in rows]
 
 
-def _by_score(predictions: Predictions, truth: np.ndarray | None, names: tuple[str, ...], most: int) -> Images:
-    pool, scores = predictions.pool, predictions.pool.scores[predictions.score]
-
-    def shot(row: int) -> Shot[Row]:
-        predicted = int(pool.predicted[row])
-        return Shot(_of_pool(pool, row), predicted, f"{scores[row]:.3g} ({names[predicted]}?)", _known(truth, row))
-
-    aside = f"Unlabelled images by OOD score; above {predictions.threshold:.3g} an image counts as foreign."
-    return gallery.by_score(np.argsort(scores, kind="stable").tolist(), most, shot, aside)
+def surest(images: Judged, number: int, each: int) -> tuple[Sequence[int], Sequence[int], int]:
+    """Rows of the images that the model is surest and least sure show this class, and how many do."""
+    members = np.flatnonzero(images.predicted == number)
+    order = members[np.lexsort((images.scores[members], -images.confidence[members]))]
+    return *both_ends(order.tolist(), each), len(order)
 
 
-def _mistakes(predictions: Predictions, names: tuple[str, ...], most: int) -> Images:
-    test = predictions.groups["test"]
-    if test.targets is None or not len(test):
-        return []
-    confidence = softmax(test.logits).max(axis=1)
-    wrong = np.flatnonzero(test.predicted != test.targets)
-    order = wrong[np.argsort(-confidence[wrong], kind="stable")][:most]
-    shots = [
-        Shot(
-            Row(True, int(test.ids[row])),
-            int(test.targets[row]),
-            taken_for(names[test.targets[row]], names[test.predicted[row]], confidence[row]),
-        )
-        for row in order
-    ]
-    return [Gallery("Mistakes", shots, f"{len(wrong):,} of {len(test):,} test images; the surest mistakes first.")]
+def by_score(images: Judged, names: Sequence[str], framed: np.ndarray, note: str, most: int = MOST) -> list[Gallery]:
+    """The images with the largest and the smallest OOD scores."""
+
+    def caption(row: int) -> str:
+        return f"{images.scores[row]:.3g} ({names[images.predicted[row]]}?)"
+
+    order = np.argsort(images.scores, kind="stable")[::-1].tolist()
+    unknown, known = (shots(images, rows, caption, framed) for rows in both_ends(order, most))
+    return [Gallery("Most foreign", unknown, note), Gallery("Least foreign", known)]
 
 
-def _doubtful_labels(predictions: Predictions, names: tuple[str, ...], most: int) -> Images:
-    """Labelled images whose five nearest others, by the angle of their features, all have another label."""
-    groups = [predictions.groups[name] for name in ("labeled", "validation") if len(predictions.groups[name])]
-    known = [group for group in groups if group.targets is not None]
-    if not known:
-        return []
-    rows = doubtful(np.concatenate([group.features for group in known]), _targets(known))
-    ids, targets = np.concatenate([group.ids for group in known]), _targets(known)
-    shots = [
-        Shot(Row(False, int(ids[row])), int(targets[row]), f"labelled {names[targets[row]]}") for row in rows[:most]
-    ]
-    why = f"Labelled images whose {NEIGHBORS} nearest others, by their features, all have another label."
-    return [Gallery("Labels that look wrong", shots, why)]
+def mistakes(images: Judged, names: Sequence[str], title: str, of: str) -> Gallery:
+    """Images of a class that were given another one, the surest first; `of` says what they are."""
+    known = np.flatnonzero(images.truth >= 0)
+    wrong = known[images.predicted[known] != images.truth[known]]
+    order = wrong[np.argsort(-images.confidence[wrong], kind="stable")][:MOST]
+
+    def caption(row: int) -> str:
+        truth, said = names[images.truth[row]], names[images.predicted[row]]
+        return f"{truth}, taken for {said} {percent(images.confidence[row])}"
+
+    return Gallery(title, shots(images, order, caption, keys=images.truth), f"{len(wrong):,} of {len(known):,}{of}")
+
+
+def accepted(images: Judged, names: Sequence[str], title: str, why: str) -> Gallery:
+    """Images of none of the classes that the model does not call unknown, the least so first."""
+    strange = images.truth == NONE
+    missed = np.flatnonzero(strange & ~images.outside)
+    order = missed[np.argsort(images.scores[missed], kind="stable")][:MOST]
+
+    def caption(row: int) -> str:
+        return f"{names[images.predicted[row]]}? {images.scores[row]:.2f}"
+
+    return Gallery(title, shots(images, order, caption, strange), f"{len(missed):,} of {int(strange.sum()):,}; {why}")
 
 
 def doubtful(features: np.ndarray, targets: np.ndarray) -> np.ndarray:
@@ -118,13 +97,25 @@ def doubtful(features: np.ndarray, targets: np.ndarray) -> np.ndarray:
     return np.array(found, np.int64)
 
 
-def _targets(groups: list[Group]) -> np.ndarray:
-    return np.concatenate([group.targets for group in groups if group.targets is not None])
+def disagreements(
+    images: Judged, names: Sequence[str], theirs: Judged, their_names: Sequence[str], name: str
+) -> Gallery:
+    """Images of which two runs say different things: of each pair of answers in turn, the surest of this run first."""
 
+    def answers(of: Judged, classes: Sequence[str]) -> list[str | None]:
+        pairs = zip(of.predicted, of.outside, strict=True)
+        return [None if outside else classes[number] for number, outside in pairs]
 
-def _of_pool(pool: PoolPredictions, row: int) -> Row:
-    return Row(False, int(pool.ids[row]))
-
-
-def _known(truth: np.ndarray | None, row: int) -> bool:
-    return truth is not None and bool(truth[row])
+    other = dict(zip(theirs.where, answers(theirs, their_names), strict=True))
+    own = answers(images, names)
+    kinds: dict[tuple[str | None, str | None], list[Shot]] = {}
+    for row in np.argsort(-images.confidence, kind="stable"):
+        where = images.where[row]
+        if where in other and other[where] != own[row]:
+            pair = own[row], other[where]
+            here, there = ("foreign" if each is None else each for each in pair)
+            shot = Shot(where, int(images.predicted[row]), f"{here}; {name}: {there}", bool(images.outside[row]))
+            kinds.setdefault(pair, []).append(shot)
+    found = [shot for several in zip_longest(*kinds.values()) for shot in several if shot is not None]
+    some = f"; {MOST} of them shown, of each kind of disagreement in turn" if len(found) > MOST else ""
+    return Gallery("The two runs disagree", found[:MOST], f"{len(found):,} photos of the pile{some}.")

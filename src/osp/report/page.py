@@ -1,43 +1,46 @@
-"""`osp.report.write_report`: everything about a run on one self-contained page."""
+"""`osp.report.write_report`: everything about a run, trained or fitted, on one self-contained page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from osp.errors import UserError, printable
 from osp.files import write_text
-from osp.report import summary
-from osp.report.curves import curves
-from osp.report.embedding import FeatureMap, feature_map
+from osp.report.album import SIDE, Album, Picture
+from osp.report.charts import draw_scores
 from osp.report.figure import COLORS, own_style
-from osp.report.galleries import Row, galleries
-from osp.report.histogram import draw_scores
-from osp.report.pieces import atlas_of, confusion_part, drawn, mark
-from osp.report.template import picture_url, render
+from osp.report.fitted import FittedView
+from osp.report.html import THUMBNAIL, atlas_of, confusion_part, drawn, mark, picture_url, render
+from osp.report.trained import TrainedView
+from osp.report.view import Gallery, Shot, View
 from osp.runs.run import Run
 
-if TYPE_CHECKING:
-    from osp.engine.data import Data
 
-NO_PREDICTIONS = "The run was kept without its predictions."
-
-
-def write_report(run_folder: str | Path, compare: str | Path | None = None, out: str | Path | None = None) -> Path:
+def write_report(run: Run | str | Path, compare: Run | str | Path | None = None, out: str | Path | None = None) -> Path:
     """Write the page of a finished run, by default as `report.html` in its folder; returns its path.
 
-    `compare` names the folder of a baseline. Galleries and Grad-CAM need the run's images; where they are gone the page
-    says so.
+    `run` is the folder of an `osp train` or `osp fit`, or what these return; `compare` another one of the same kind.
+    Galleries and Grad-CAM need the images; where they are gone the page says so.
     """
-    run = Run.read(run_folder)
-    other = None if compare is None else Run.read(compare)
-    path = check_out(run.path / "report.html" if out is None else Path(out))
-    write_text(path, page(run, other))
+    view = view_of(run)
+    other = None if compare is None else view_of(compare)
+    if other is not None and type(other) is not type(view):
+        kind = "fit" if isinstance(view, FittedView) else "train"
+        raise UserError(f"--compare {other.run.path} is no run of osp {kind}; compare runs of one kind.")
+    path = check_out(view.run.path / "report.html" if out is None else Path(out))
+    write_text(path, page(view, other))
     return path
+
+
+def view_of(run: Run | str | Path) -> View:
+    """What a page shows of a run."""
+    found = run if isinstance(run, Run) else Run.read(run)
+    return FittedView(found) if found.decided is None else TrainedView(found)
 
 
 def check_out(path: Path) -> Path:
@@ -49,211 +52,147 @@ def check_out(path: Path) -> Path:
     return path
 
 
-def page(run: Run, other: Run | None = None) -> str:
+def page(view: View, other: View | None = None) -> str:
     """The page as text."""
-    data, no_images = images_of(run)
-    looks, no_looks = _looks(run, other, data, no_images)
+    name = "" if other is None else beside(view, other)
+    galleries = [_gallery(each, view.album) for each in view.galleries(other, name)]
+    looks, no_looks = _looks(view, other, name)
+    plot = _map(view)
     with own_style():
         return render(
-            "report",
-            title=summary.title(run),
-            sentences=summary.sentences(run),
-            warnings=[printable(each) for each in run.result.get("warnings") or []],
-            numbers=summary.table(run, other),
-            compared=None if other is None else summary.title(other),
+            view.template,
+            title=view.title,
+            sentences=view.sentences(),
+            numbers=_numbers(view, other),
+            compared=name or None,
             colors=COLORS,
-            names=run.class_names,
-            curves=[{"title": name, "drawing": drawn(figure)} for name, figure in curves(run.metrics).items()],
-            histograms=_histograms(run),
-            threshold_note=summary.threshold_note(run),
-            no_predictions=NO_PREDICTIONS,
-            map=_map(run, data),
-            no_map=NO_PREDICTIONS if run.predictions is None else "There are too few test images for a map.",
-            confusion=_confusion(run),
-            galleries=_galleries(run, data),
-            no_images=no_images,
+            names=view.names,
+            histograms=_histograms(view),
+            map=plot,
+            confusions=_confusions(view) + ([] if other is None else _confusions(other, name)),
+            classes=[each for each in galleries if each["parts"] or each["key"] is not None],
+            galleries=[each for each in galleries if each["shots"]],
             looks=looks,
             no_looks=no_looks,
-            has_partners=bool(run.bank),
-            recipe=_recipe(run),
-            command="osp train --recipe recipe.yaml --out again",
-            made_with=summary.made_with(run),
+            no_images=view.album.problem,
+            **view.more(other, name),
         )
 
 
-def images_of(run: Run) -> tuple[Data | None, str]:
-    """The images, or why they are not to be had."""
-    if run.predictions is None:
-        return None, NO_PREDICTIONS
-    try:
-        from osp.engine.data import open_again
-
-        return open_again(run), ""
-    except UserError as error:
-        return None, f"The images are not at hand: {printable(error)}"
-    except ImportError as error:
-        return None, f"Images cannot be shown here: {printable(error)}."
+def beside(view: View, other: View) -> str:
+    """What the run that this one is compared with is called."""
+    return printable(other.run.path) if other.called == view.called else other.called
 
 
-def _histograms(run: Run) -> list[dict[str, str]]:
-    predictions = run.predictions
-    if predictions is None:
-        return []
-    score, truth = predictions.score, run.truth
-    test = {name: predictions.groups[key].scores[score] for key, name in (("test", "ID"), ("test_ood", "OOD"))}
-    pool = predictions.pool.scores[score]
-    kinds = {"unlabelled": pool} if truth is None else {"ID": pool[~truth], "OOD": pool[truth]}
+def _numbers(view: View, other: View | None) -> list[dict[str, str]]:
+    """The figures that either run has."""
+    mine, theirs = view.numbers(), {} if other is None else other.numbers()
+    pairs = ((name, value, theirs.get(name, "")) for name, value in mine.items())
+    return [{"name": name, "value": a or "–", "other": b or "–"} for name, a, b in pairs if a or b]
+
+
+def _histograms(view: View) -> list[dict[str, str]]:
     found = []
-    for title, scores in (("Test images", test), ("Unlabelled images", kinds)):
-        if any(map(len, scores.values())):
+    for each in view.histograms():
+        if any(map(len, each.scores.values())) and view.threshold is not None:
             figure = Figure(figsize=(5, 3.2), layout="constrained", dpi=110)
-            draw_scores(figure.subplots(), scores, predictions.threshold, title, printable(score))
-            found.append({"title": title, "drawing": drawn(figure)})
+            draw_scores(figure.subplots(), each.scores, view.threshold, each.title, each.score, each.names)
+            found.append({"title": each.title, "drawing": drawn(figure)})
     return found
 
 
-def _map(run: Run, data: Data | None) -> dict[str, Any] | None:
-    found = feature_map(run)
-    if found is None or run.predictions is None:
+def _map(view: View) -> dict[str, Any] | None:
+    """Points of the map, those on top last, with their thumbnails in one picture."""
+    found = view.map()
+    if found is None:
         return None
-    predicted, scores = _said(run, found)
-    names = run.class_names
-    words = []
-    for number, taken, score in zip(found.classes, predicted, scores, strict=True):
-        truth = names[number] if number >= 0 else "foreign" if "test" in found.foreign else "unlabelled"
-        words.append(f"{truth}; taken for {names[taken]}; OOD score {score:.3g}")
-    foreign = scores > run.predictions.threshold
-    wrong = np.where(found.classes >= 0, predicted != found.classes, ~foreign & ("test" in found.foreign))
-    points = [
-        {**mark(int(number)), "x": f"{15 + 670 * x:.1f}", "y": f"{15 + 530 * (1 - y):.1f}", "mistake": bool(bad)}
-        for number, (x, y), bad in zip(found.classes, found.places, wrong, strict=True)
-    ]
-    order = sorted(range(len(points)), key=lambda i: found.classes[i] >= 0)  # OOD below, as in the paper
-    shots = _rows(found, run)
-    atlas = None if data is None else atlas_of(pictures(data, [shots[i] for i in order]))
-    thumbnails = {"atlas": None, "side": 0, "columns": 1} if atlas is None else atlas
-    present = [number for number in range(len(names)) if (found.classes == number).any()]
-    chips = [{**mark(n), "name": names[n], "count": int((found.classes == n).sum())} for n in present]
-    if (found.classes < 0).any():
-        chips.append({**mark(-1), "name": found.foreign, "count": int((found.classes < 0).sum())})
+    points = found.points
+    order = sorted(range(len(points)), key=lambda i: (not points[i].small, points[i].key >= 0))  # OOD below
+    images = view.album.read(points[i].where for i in order)
+    nothing = np.full((THUMBNAIL, THUMBNAIL, 3), 128, np.uint8)
+    there = any(image is not None for image in images)
+    atlas = atlas_of([nothing if image is None else image for image in images]) if there else None
+    keys = [point.key for point in points]
     return {
-        "points": [points[i] for i in order],
-        "chips": chips,
-        "foreign": found.foreign,
-        "atlas": atlas is not None,
-        "data": {**thumbnails, "words": [words[i] for i in order]},
+        "points": [
+            {
+                **mark(points[i].key),
+                "style": mark(points[i].key)["style"] + (" pile" if points[i].small else ""),
+                "x": f"{15 + 670 * found.places[i][0]:.1f}",
+                "y": f"{15 + 530 * (1 - found.places[i][1]):.1f}",
+                "mistake": points[i].marked,
+            }
+            for i in order
+        ],
+        "chips": [
+            {**mark(key), "name": view.names[key] if key >= 0 else found.unknown, "count": keys.count(key)}
+            for key in (*range(len(view.names)), -1)
+            if key in keys
+        ],
+        "unknown": found.unknown,
+        "atlas": there,
+        "data": {**(atlas or {"atlas": None, "side": 0, "columns": 1}), "words": [points[i].words for i in order]},
     }
 
 
-def _said(run: Run, found: FeatureMap) -> tuple[np.ndarray, np.ndarray]:
-    """Predicted class and OOD score of each point."""
-    assert run.predictions is not None
-    predictions, score = run.predictions, run.predictions.score
-    sources = {
-        "pool": (predictions.pool.predicted, predictions.pool.scores[score]),
-        **{name: (group.predicted, group.scores[score]) for name, group in predictions.groups.items()},
+def _confusions(view: View, name: str = "") -> list[dict[str, Any]]:
+    """With the name of a run that this one is compared with."""
+    found = []
+    for title, matrix in view.confusions():
+        part = confusion_part(matrix, view.names)
+        if part is not None:
+            heading = f"{name}: {title[:1].lower()}{title[1:]}".removesuffix(": ") if name else title
+            found.append({"title": heading, "names": view.names, **part})
+    return found
+
+
+def _gallery(gallery: Gallery, album: Album) -> dict[str, Any]:
+    def pictured(shots: Sequence[Shot]) -> list[dict[str, Any]]:
+        return [
+            {
+                "image": picture_url(image, SIDE),
+                "key": shot.key,
+                "caption": shot.caption,
+                "ood": shot.framed,
+                "name": album.name(shot.where),
+            }
+            for shot, image in zip(shots, album.read(shot.where for shot in shots), strict=True)
+            if image is not None
+        ]
+
+    return {
+        "title": gallery.title,
+        "note": gallery.note,
+        "shots": pictured(gallery.shots),
+        "parts": [{"title": title, "shots": pictured(shots)} for title, shots in gallery.parts],
+        "style": None if gallery.color is None else mark(gallery.color)["style"],
+        "key": gallery.color,
     }
-    pairs = [
-        (sources[group][0][row], sources[group][1][row]) for group, row in zip(found.groups, found.rows, strict=True)
-    ]
-    return np.array([pair[0] for pair in pairs]), np.array([pair[1] for pair in pairs])
 
 
-def _rows(found: FeatureMap, run: Run) -> list[Row]:
-    assert run.predictions is not None
-    ids = {"pool": run.predictions.pool.ids} | {name: group.ids for name, group in run.predictions.groups.items()}
-    return [Row(group != "pool", int(ids[group][row])) for group, row in zip(found.groups, found.rows, strict=True)]
-
-
-def pictures(data: Data, rows: Iterable[Row]) -> list[np.ndarray]:
-    """The images as uint8 H×W×3, in order."""
-    from osp.report.looks import plain
-
-    chosen = list(rows)
-    found: dict[Row, np.ndarray] = {}
-    for test, source in ((True, data.test), (False, data.train)):
-        numbers = sorted({row.number for row in chosen if row.test is test})
-        for number, image in zip(numbers, source.take(numbers).numpy(), strict=True):
-            found[Row(test, number)] = plain(image)
-    return [found[row] for row in chosen]
-
-
-def _confusion(run: Run) -> dict[str, Any] | None:
-    stored = run.result.get("confusion")
-    names = run.class_names
-    if stored is None and (test := run.group("test")) is not None and test.targets is not None:
-        from osp.evaluate.metrics import confusion_matrix
-
-        stored = confusion_matrix(test.targets, test.predicted, len(names)).tolist()
-    return confusion_part(np.array(stored if stored is not None else []), names)
-
-
-def _galleries(run: Run, data: Data | None) -> list[dict[str, Any]]:
-    if data is None:
-        return []
-    found = galleries(run)
-    images = iter(pictures(data, (shot.where for gallery in found for shot in gallery.shots)))
-    files = data.source.files or ()
-    return [
-        {
-            "title": gallery.title,
-            "note": gallery.note,
-            "shots": [
-                {
-                    "image": picture_url(next(images)),
-                    "key": shot.key,
-                    "caption": shot.caption,
-                    "ood": shot.framed,
-                    "name": _file(files, shot.where),
-                }
-                for shot in gallery.shots
-            ],
-        }
-        for gallery in found
-    ]
-
-
-def _file(files: Sequence[str], row: Row) -> str:
-    return printable(files[row.number]) if not row.test and row.number < len(files) else ""
-
-
-def _looks(run: Run, other: Run | None, data: Data | None, no_images: str) -> tuple[list[dict[str, Any]], str]:
+def _looks(view: View, other: View | None, name: str) -> tuple[list[dict[str, Any]], str]:
     """Rows of Grad-CAM pictures, or why there are none."""
-    if data is None:
-        return [], no_images
-    if not len(data.split.test):
-        return [], "There are no test images to look at."
-    from osp.report.looks import look
-
     try:
-        found = look(run, other, data=data)
-    except UserError as error:
-        return [], f"Left out: {printable(error)}"
+        from osp.report.looks import look
 
-    def row(name: str, pictures: Sequence[np.ndarray | None], words: Sequence[str]) -> dict[str, Any]:
+        found = look(view, other)
+    except (UserError, ImportError) as error:
+        return [], f"Left out: {printable(error)}{'' if isinstance(error, UserError) else '.'}"
+
+    def row(name: str, pictures: Sequence[Picture | None], words: Sequence[str]) -> dict[str, Any]:
         cells = [
-            {"image": None if picture is None else picture_url(picture), "caption": word}
+            {"image": None if picture is None else picture_url(picture, SIDE), "caption": word}
             for picture, word in zip(pictures, words, strict=True)
         ]
         return {"name": name, "cells": cells}
 
     nothing = [""] * len(found.images)
-    rows = [row("image", found.images, [found.names[number] for number in found.targets])]
-    rows.append(row("this run" if other is not None else "Grad-CAM", found.own, found.own_said))
-    if other is not None and found.baseline is not None and found.baseline_said is not None:
-        rows.append(row(summary.title(other), found.baseline, found.baseline_said))
+    first, own = view.look_rows
+    rows = [row(first, found.images, found.captions)]
+    rows.append(row(own if other is None else "this run", found.own, found.own_said))
+    if found.baseline is not None and found.baseline_said is not None:
+        rows.append(row(name, found.baseline, found.baseline_said))
     if found.partners is not None and found.partner_images is not None:
         rows.append(row("paired OOD feature: where", found.partners, nothing))
         rows.append(row("... and its image", found.partner_images, nothing))
     return rows, ""
-
-
-def _recipe(run: Run) -> str:
-    """The recipe as it was written, or the plan's."""
-    try:
-        text = run.folder.recipe.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        from osp.recipe import Recipe
-
-        text = Recipe(**run.plan.recipe).dump()
-    return printable(text, lines=True).strip()

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 
 from osp.engine.data import Data
 from osp.errors import printable
+from osp.report.charts import draw_scores
 from osp.report.curves import draw_curves
 from osp.report.figure import own_style, save_png
-from osp.report.histogram import draw_scores
 from osp.runs.run import Run
 
 ID_COLOR, OOD_COLOR, UNKNOWN_COLOR = "#2a6f97", "#d1603d", "#888888"

@@ -14,6 +14,7 @@ from osp import files
 from osp.errors import UserError, printable
 from osp.evaluate.predictions import Group, Predictions
 from osp.recipe import Plan
+from osp.runs.fitted import FitTables, is_fit, read_fit
 from osp.runs.folder import RunFolder
 
 
@@ -47,8 +48,8 @@ class Run:
     """Opens `model`: whoever makes the run knows what kind of model it has."""
     data: Any = None
     """The images it was trained on (`osp.engine.data.Data`), where this process has trained it."""
-    in_hand: Predictions | None = None
-    """Its predictions, where this process has made them."""
+    in_hand: Predictions | FitTables | None = None
+    """Its predictions or, of a fit, its tables, where this process has made or read them."""
     stale: str = ""
     """Of a store: why its numbers are not today's; empty where they are."""
     keys: dict[str, str] = field(default_factory=dict)
@@ -61,10 +62,13 @@ class Run:
 
     @classmethod
     def read(cls, path: str | Path) -> Run:
-        """The trained run in a folder; UserError where there is none, or none that is finished."""
+        """The run or fit in a folder; UserError where there is none, or none that is finished."""
         folder = RunFolder(Path(path))
         if not folder.path.is_dir():
             raise UserError(f"There is no run folder {folder.path}.")
+        if is_fit(folder.path):
+            result, tables = read_fit(folder.path)
+            return cls(folder, result, in_hand=tables)
         if not folder.begun():
             made = folder.recipe.exists() or folder.result.exists()
             raise UserError(f"{folder.path} {'was made with another version of osp' if made else 'is no run folder'}.")
@@ -102,9 +106,14 @@ class Run:
     @cached_property
     def predictions(self) -> Predictions | None:
         """None where the run was kept without them."""
-        if self.in_hand is not None:
+        if isinstance(self.in_hand, Predictions):
             return self.in_hand
         return Predictions.load(self.folder.predictions) if self.folder.predictions.exists() else None
+
+    @cached_property
+    def tables(self) -> FitTables:
+        """Of a fit: what it says of each photo."""
+        return self.in_hand if isinstance(self.in_hand, FitTables) else read_fit(self.path)[1]
 
     @cached_property
     def truth(self) -> np.ndarray | None:

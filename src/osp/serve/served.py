@@ -18,7 +18,7 @@ from osp.models import PhotoModel, Predictor, load
 from osp.models.gradcam import overlay
 from osp.photos.folder import labels_of
 from osp.report.looks import plain
-from osp.report.template import data_url
+from osp.report.html import data_url
 from osp.runs.run import Run
 
 THUMBNAIL = 224

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from osp.report.lines import Line, draw_lines, over_seeds
+from osp.report.charts import Line, draw_lines, over_seeds
 from osp.runs.run import Run
 
 Points = Iterable[tuple[float, float]]

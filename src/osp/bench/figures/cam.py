@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from osp.bench.figures._lines import by_data, by_method
 from osp.errors import UserError
 from osp.report.looks import Looks, look
+from osp.report.trained import TrainedView
 from osp.runs.run import Run
 
 BASELINES = ("t2t", "fixmatch", "supervised")
@@ -33,7 +34,8 @@ def figures(runs: list[Run]) -> dict[str, Figure]:
             others = [name for name in (*BASELINES, *methods) if name in methods and name != run.method]
             baseline = counterpart(run, methods[others[0]]) if others else None
             ending = "" if len(sets) == 1 else "".join(c if c.isalnum() else "-" for c in data)
-            made[ending] = draw_looks(look(run, baseline, MOST), run, baseline)
+            beside = None if baseline is None else TrainedView(baseline)
+            made[ending] = draw_looks(look(TrainedView(run), beside, MOST), run, baseline)
     if not made:
         raise UserError("figure-cam: none of the runs has a bank of OOD features (bank.npz); run osp here.")
     return made
@@ -47,9 +49,7 @@ def counterpart(run: Run, others: list[Run]) -> Run:
 def draw_looks(found: Looks, run: Run, baseline: Run | None) -> Figure:
     """Rows of pictures."""
     nothing = [""] * len(found.images)
-    rows: list[tuple[str, Sequence[np.ndarray | None], Sequence[str]]] = [
-        ("image", found.images, [found.names[number] for number in found.targets])
-    ]
+    rows: list[tuple[str, Sequence[np.ndarray | None], Sequence[str]]] = [("image", found.images, found.captions)]
     if baseline is not None and found.baseline is not None and found.baseline_said is not None:
         rows.append((f"{baseline.method}\nGrad-CAM", found.baseline, found.baseline_said))
     if found.partners is not None and found.partner_images is not None:

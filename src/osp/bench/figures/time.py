@@ -11,8 +11,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from osp.bench.figures._lines import by_data, by_method, headed
+from osp.report.charts import Line, draw_lines
 from osp.report.figure import plain_ticks
-from osp.report.lines import Line, draw_lines
 from osp.runs.run import Run
 
 AXES = {"seconds": "seconds of training and test", "images_seen": "images seen"}
