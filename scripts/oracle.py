@@ -37,7 +37,7 @@ class Oracle(Pruning):
 
 def main() -> None:
     from osp.engine.data import open_data
-    from osp.recipe.plan import make_plan
+    from osp.recipe.deciding import make_plan
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="cifar100")

@@ -11,17 +11,20 @@ also where the tensors of the run are on GPUs and go over NCCL: the device is ne
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from osp.errors import UserError
+
+T = TypeVar("T")
 
 PATIENCE = 600.0
 """Seconds that a process waits for the others in one exchange."""
@@ -291,6 +294,44 @@ def same_everywhere(what: str, text: str) -> None:
     for number, other in enumerate(said):
         if other != said[0]:
             raise Everywhere(f"Rank {number} has other {what} than rank 0. All processes of a run must have the same.")
+
+
+def from_first(
+    make: Callable[[], T], dump: Callable[[T], str] = json.dumps, load: Callable[[str], T] = json.loads
+) -> T:
+    """What the first process makes, for all; where it cannot, none goes on. Between processes it travels as text.
+
+    >>> from_first(lambda: {"steps": 2})
+    {'steps': 2}
+    """
+    made: list[T] = []
+    with together():
+        if first():
+            made.append(make())
+    return made[0] if world() == 1 else load(told(dump(made[0]) if made else ""))
+
+
+def by_each(make: Callable[[], T], what: str = "", key: Callable[[T], object] | None = None) -> T:
+    """What every process makes by itself; where one cannot, none goes on.
+
+    With `key` it is refused where that differs between processes: then they have other `what`.
+    """
+    with together():
+        made = make()
+        own = "" if key is None or world() == 1 else json.dumps(key(made))
+    if key is not None:
+        same_everywhere(what, own)
+    return made
+
+
+@contextlib.contextmanager
+def held_by_first(context: contextlib.AbstractContextManager[None]) -> Iterator[None]:
+    """Inside, the first process holds this, for all; where it cannot have it, none goes on."""
+    with contextlib.ExitStack() as held:
+        with together():
+            if first():
+                held.enter_context(context)
+        yield
 
 
 @contextlib.contextmanager

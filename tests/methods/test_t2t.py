@@ -15,10 +15,11 @@ from helpers.runs import run, weights
 from osp import UserError
 from osp.engine.schedule import Timetable, refreshes
 from osp.methods.base import Batch, Step
-from osp.methods.t2t import T2T, ranked
+from osp.methods.t2t import T2T
 from osp.parts import otsu_threshold
 from osp.parts.clusters import fit_clusters
 from osp.parts.neighbors import fit_neighbors
+from osp.parts.partition import ranked
 from osp.parts.pool_score import ask_pool
 
 

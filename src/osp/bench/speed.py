@@ -27,7 +27,7 @@ from osp.errors import UserError
 from osp.machine import processor, python
 from osp.methods.registry import available
 from osp.plugins import load_file, trust
-from osp.recipe.plan import default_steps
+from osp.recipe.deciding import default_steps
 
 Say = Callable[[str], None]
 Form = Callable[[Case, Path], Callable[[], None]]

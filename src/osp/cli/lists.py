@@ -124,7 +124,7 @@ def methods(
         published = [(key, *_published(method, key, data)) for key in method.Options.model_fields]
         shown.print(columns(*published, headings=("option", "value", "meaning", "source"), padding=(0, 1)))
         return
-    from osp.recipe.plan import scale_options
+    from osp.recipe.deciding import scale_options
 
     chosen: Preset = "v0.1" if preset == "v0.1" else "default"
     earlier = earlier_options(method) if chosen == "v0.1" else {}

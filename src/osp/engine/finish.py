@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
@@ -26,11 +25,7 @@ def finish(loop: Loop, data: Data) -> tuple[dict[str, Any], Predictions]:
     """
     started = time.monotonic()
     predictions = predict_everything(loop, data)
-    with distributed.together():
-        result = write_all(loop, data, predictions, started) if distributed.first() else {}
-    if distributed.world() > 1:
-        result = json.loads(distributed.told(json.dumps(result)))
-    return result, predictions
+    return distributed.from_first(lambda: write_all(loop, data, predictions, started)), predictions
 
 
 def write_all(loop: Loop, data: Data, predictions: Predictions, started: float) -> dict[str, Any]:

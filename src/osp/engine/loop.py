@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -22,7 +21,7 @@ from osp.engine.passes import FeedPool
 from osp.engine.records import Records
 from osp.engine.schedule import Timetable, refreshes
 from osp.engine.signals import Interrupted, stop_signals
-from osp.engine.state import Standing, has_checkpoint, save_run
+from osp.engine.state import Checkpoints, Standing, has_checkpoint
 from osp.errors import UserError
 from osp.evaluate.metrics import partition_quality
 from osp.methods.base import Batch, ExtraOptimizer, Method, Stage, Step
@@ -35,8 +34,6 @@ from osp.runs.folder import RunFolder
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
     from lightning_fabric.wrappers import _FabricOptimizer
-
-CHECKPOINT_SECONDS = 60.0
 
 
 class Loop:
@@ -67,25 +64,20 @@ class Loop:
         self.averaged = AveragedWeights(method, ema) if ema else None
         self.evaluation = Evaluation(method, feed, self.averaged, fabric.autocast)
         self.at = Standing()
-        self.saved: dict[str, Tensor] = {}
-        """Tensors of the checkpoint that the run goes on from, until its stage is open."""
         self.extra = self.extra_optimizers()
         self.failure = FirstFailure()
-        self.whole = False
-        """Whether nothing but whole steps, with their lines in the log, has happened: what a checkpoint may hold."""
+        self.checkpoints = Checkpoints(self)
 
     def run(self) -> None:
         """Train from wherever the run stands to its end."""
         total = self.timetable.total
-        self.open_stage(self.timetable.step(min(self.at.done, total - 1)), resumed=self.at.done > 0)
         self.records.display.begin(total, self.at.done)
         self.method.train()
-        clock, saved = time.monotonic(), time.monotonic()
+        clock = time.monotonic()
         try:
             with stop_signals() as stopped:
                 while self.at.done < total:
                     step = self.timetable.step(self.at.done)
-                    self.whole = self.whole and step.stage_step > 0 and not refreshes(step)
                     if step.stage_step == 0:
                         self.begin_stage(step)
                     if refreshes(step):
@@ -96,43 +88,36 @@ class Loop:
                     self.records.display.step(self.at.done, step.stage.name)
                     if self.at.done % self.plan.log_every == 0 or self.at.done == total:
                         self.log(step)
-                    now = time.monotonic()
-                    self.at.seconds += now - clock
-                    clock = now
+                    clock = self.count_seconds(clock)
                     if self.at.done % self.plan.eval_every == 0 or self.at.done == total:
                         self.evaluate(step)
-                    self.whole = True
+                    self.checkpoints.step_ended()
                     # A signal may reach one process before the others, and only the first one's clock counts.
-                    stops, saves = any_rank(stopped(), first() and self.save_due(now - saved))
+                    stops, saves = any_rank(stopped(), first() and self.checkpoints.due())
                     if stops or saves or self.at.done == total:
-                        save_run(self)
-                        self.whole, saved = False, time.monotonic()  # not once more, should something fail here
+                        self.checkpoints.save()
                     if stops and self.at.done < total:
                         meet()  # whoever leaves first ends the others, and one of them is still writing
                         raise Interrupted
-                    now = time.monotonic()
-                    self.at.seconds += now - clock
-                    clock = now
+                    clock = self.count_seconds(clock)
         except Exception:
-            if self.whole and world() == 1:  # of several processes each may have stopped elsewhere
-                with contextlib.suppress(UserError):  # the exception that led here says more
-                    save_run(self)
+            self.checkpoints.rescue()
             raise
         finally:
             self.records.close()
 
-    def save_due(self, seconds: float) -> bool:
-        """Whether a checkpoint is due, so many seconds after the last: by steps as asked, and by time."""
-        every, longest = self.plan.save_every, self.plan.save_seconds
-        by_steps = every is not None and self.at.done % every == 0
-        return by_steps or seconds > (CHECKPOINT_SECONDS if longest is None else longest)
+    def count_seconds(self, since: float) -> float:
+        """Add the time since then to that of the run; what time it is now."""
+        now = time.monotonic()
+        self.at.seconds += now - since
+        return now
 
     # One step
 
     def advance(self, step: Step) -> None:
         """Views, update, the method's own book-keeping: what `osp bench speed` measures."""
         batch = self.feed.batch(step)
-        self.whole = False
+        self.checkpoints.changing()
         self.update(batch, step)
         self.method.after_step(batch, step)
         self.at.done += 1
@@ -190,24 +175,34 @@ class Loop:
         settings = self.method.extra_optimizers()
         return {name: self.optimizer_for(each, each.parameters) for name, each in settings.items()}
 
-    def open_stage(self, step: Step, resumed: bool = False) -> None:
+    def use_optimizer(self, stage: Stage) -> None:
+        """A new optimiser with the settings of this stage."""
+        self.parameters = main_parameters(self.method)
+        self.optimizer = self.optimizer_for(stage, self.parameters)
+
+    def open_stage(self, step: Step) -> None:
         """The streams of this stage, and a new optimiser unless the stage continues the last one."""
-        waits = resumed and step.stage_step == 0 and step.index == self.at.done  # the stage has not begun yet
-        if waits and not step.stage.continues:
-            self.saved = {}
+        if not (step.stage.continues and step.stage_index > 0):
+            self.use_optimizer(step.stage)
+        self.feed.open_streams(self.method.streams(step.stage), step.world)
+
+    def reopen_stage(self, saved: dict[str, Tensor]) -> None:
+        """The stage in which a checkpoint stands, with the optimiser and the streams as they were.
+
+        Where its first step is still to come, `begin_stage` opens it; only an optimiser that it continues is taken up.
+        """
+        step = self.timetable.step(min(self.at.done, self.timetable.total - 1))
+        to_come = step.stage_step == 0 and step.index == self.at.done
+        if to_come and not step.stage.continues:
             return
-        if resumed or not (step.stage.continues and step.stage_index > 0):
-            self.parameters = main_parameters(self.method)
-            self.optimizer = self.optimizer_for(step.stage, self.parameters)
-        if resumed:
-            load_optimizer_tensors(self.optimizer.optimizer, unprefixed("optimizer", self.saved))
-        if not waits:
+        self.use_optimizer(step.stage)
+        load_optimizer_tensors(self.optimizer.optimizer, unprefixed("optimizer", saved))
+        if not to_come:
             self.feed.open_streams(self.method.streams(step.stage), step.world)
-        if resumed and not waits:
-            self.feed.load_state(unprefixed("streams", self.saved))
-        self.saved = {}
+            self.feed.load_state(unprefixed("streams", saved))
 
     def begin_stage(self, step: Step) -> None:
+        self.checkpoints.changing()
         self.open_stage(step)
         if step.stage.fresh and step.stage_index > 0:
             restart_weights(self.method, self.fresh_method(f"stage {step.stage_index}"))
@@ -225,6 +220,7 @@ class Loop:
 
     def hook(self, function: Callable[[Step, Any], None], step: Step) -> None:
         """Run a hook of the method with a pool to pass over."""
+        self.checkpoints.changing()
         pool = FeedPool(self.method, self.feed, self.at.done, self.averaged, self.fabric.autocast)
         torch.manual_seed(key_to_seed(step.seed, step.index, function.__name__, step.rank))
         function(step, pool)

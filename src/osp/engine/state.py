@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor
 
-from osp.distributed import first
+from osp.distributed import first, world
 from osp.engine.optim import load_optimizer_tensors, optimizer_tensors
 from osp.engine.tally import Tally
 from osp.errors import UserError
@@ -47,6 +49,45 @@ class Standing:
             "tally": self.tally.counts,
             "activity": self.activity.counts,
         }
+
+
+CHECKPOINT_SECONDS = 60.0
+
+
+class Checkpoints:
+    """When a run is saved, and whether it can be.
+
+    `clean`: nothing but complete steps has happened, with their hooks, evaluations and lines in the log. Only this may
+    be saved. A step or a hook that changes something makes it `changing`, until its end. `saved`: there is nothing new.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._state: Literal["clean", "changing", "saved"] = "saved"
+        self._last = time.monotonic()
+
+    def changing(self) -> None:
+        self._state = "changing"
+
+    def step_ended(self) -> None:
+        self._state = "clean"
+
+    def due(self) -> bool:
+        """Whether a checkpoint is due: by steps as asked, and by time."""
+        every, longest = self._loop.plan.save_every, self._loop.plan.save_seconds
+        by_steps = every is not None and self._loop.at.done % every == 0
+        return by_steps or time.monotonic() - self._last > (CHECKPOINT_SECONDS if longest is None else longest)
+
+    def save(self) -> None:
+        self._state = "saved"  # also where writing fails: what failed once is not tried again on the way out
+        save_run(self._loop)
+        self._last = time.monotonic()
+
+    def rescue(self) -> None:
+        """Save what an exception would lose. Of several processes each may have stopped elsewhere: then nothing."""
+        if self._state == "clean" and world() == 1:
+            with contextlib.suppress(UserError):  # the exception that led here says more
+                self.save()
 
 
 def save_run(loop: Loop) -> None:
@@ -175,4 +216,4 @@ def _take_up(loop: Loop, tensors: dict[str, Tensor], meta: dict[str, Any]) -> No
             loop.at.warnings.append(text)
     if first():
         loop.folder.rewind_metrics(done)
-    loop.saved = tensors
+    loop.reopen_stage(tensors)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +34,8 @@ from osp.plugins import plain_name
 from osp.randomness import key_to_seed
 from osp.recipe import Plan, Recipe, explain, make_plan
 from osp.recipe.code import check_code, contents_of, files_in
-from osp.recipe.plan import CUSTOM, SPLIT_FIELDS, versions
+from osp.recipe.deciding import versions
+from osp.recipe.plan import CUSTOM, SPLIT_FIELDS
 from osp.runs.folder import RunFolder
 from osp.runs.run import Run
 
@@ -68,9 +68,7 @@ def train(
         if finished is not None:
             display.say(f"The run in {folder.path} is finished.")
             return Run(folder, finished, plan, opener(network))
-        with distributed.together():
-            check_device(plan.device, plan.precision)
-            check_trackers(plan)
+        distributed.by_each(lambda: check_machine(plan))
         with process_settings(plan):
             return run_plan(plan, folder, resume, network, display, loading)
 
@@ -97,58 +95,66 @@ def decide(
     recipe: Recipe, folder: RunFolder, resume: bool, custom_network: bool, loading: Any = None
 ) -> tuple[Plan, dict[str, Any] | None]:
     """The plan, and the result where there is one already: the first process decides, for all."""
-    decided: tuple[Plan, dict[str, Any] | None] | None = None
-    with distributed.together():
-        if distributed.first():
-            if resume:
-                plan = stored_plan(folder, recipe)
-                decided = plan, finished_result(folder, plan)
-            else:
-                folder.check_free()
-                decided = make_plan(recipe, custom_network=custom_network, progress=loading), None
-    if distributed.world() == 1:
-        assert decided is not None
-        return decided
-    plan = Plan.model_validate_json(distributed.told(decided[0].model_dump_json() if decided else ""))
-    with distributed.together():
-        code = contents_of(plan.model_dump()), versions(get(plan.method).version)
-    distributed.same_everywhere("code (the method, osp or torch)", json.dumps(code))
-    return plan, json.loads(distributed.told(json.dumps(decided[1] if decided else None)))
+
+    def decided() -> tuple[Plan, dict[str, Any] | None]:
+        if resume:
+            plan = stored_plan(folder, recipe)
+            return plan, finished_result(folder, plan)
+        folder.check_free()
+        return make_plan(recipe, custom_network=custom_network, progress=loading), None
+
+    def read(text: str) -> tuple[Plan, dict[str, Any] | None]:
+        fields, result = json.loads(text)
+        return Plan.model_validate_json(fields), result
+
+    def written(both: tuple[Plan, dict[str, Any] | None]) -> str:
+        return json.dumps([both[0].model_dump_json(), both[1]])
+
+    plan, finished = distributed.from_first(decided, written, read)
+    distributed.by_each(
+        lambda: None,
+        "code (the method, osp or torch)",
+        lambda _: [contents_of(plan.model_dump()), versions(get(plan.method).version)],
+    )
+    return plan, finished
+
+
+def check_machine(plan: Plan) -> None:
+    """Refuse a device or a tracker that this machine does not have, before anything is done."""
+    check_device(plan.device, plan.precision)
+    check_trackers(plan)
 
 
 def run_plan(
     plan: Plan, folder: RunFolder, resume: bool, network: nn.Module | None, display: Display, loading: Any = None
 ) -> Run:
     """Carry out a plan in its folder."""
-    with distributed.together():
-        fabric = open_fabric(plan)
-        split = Split.load(folder.split) if resume and folder.split.exists() else None
-        known = folder.read_data() if resume else None
-        data = open_data(plan, split, loading, known)
-    distributed.same_everywhere("images", json.dumps([data.keys, data.split.digest()]))
-    with distributed.together():
-        loop = build_loop(plan, data, folder, fabric, Records(folder, display), network)
+    fabric = distributed.by_each(lambda: open_fabric(plan))
+    data = distributed.by_each(
+        lambda: images_for(plan, folder, resume, loading), "images", lambda found: [found.keys, found.split.digest()]
+    )
+    loop = distributed.by_each(lambda: build_loop(plan, data, folder, fabric, Records(folder, display), network))
     distributed.take_from_first([*loop.method.parameters(), *loop.method.buffers()])  # a network that was given
-    with ExitStack() as held:
-        finished = None
-        with distributed.together():
-            if distributed.first():
-                held.enter_context(folder.owned())
-                finished = begin(plan, data, folder, resume)
-        going = json.loads(distributed.told(json.dumps([finished, has_checkpoint(folder)])))
-        if going[0] is not None:
-            return Run(folder, going[0], plan, opener(network))
-        if going[1]:
-            with distributed.together():
-                resume_run(loop)
-            distributed.same_everywhere("checkpoints", str(loop.at.done))
+    with distributed.held_by_first(folder.owned()):
+        finished, going_on = distributed.from_first(lambda: (begin(plan, data, folder, resume), has_checkpoint(folder)))
+        if finished is not None:
+            return Run(folder, finished, plan, opener(network))
+        if going_on:
+            distributed.by_each(lambda: resume_run(loop), "checkpoints", lambda _: loop.at.done)
             display.say(f"Going on at step {loop.at.done} of {plan.steps}.")
         with tracked(plan, folder, display.say) as loop.records.trackers:
             loop.run()
             result, predictions = finish(loop, data)
             loop.records.trackers.result(loop.at.done, result)
-    here = distributed.first()
-    return Run(folder, result, plan, opener(network), data if here else None, predictions if here else None)
+    if not distributed.first():
+        return Run(folder, result, plan, opener(network))
+    return Run(folder, result, plan, opener(network), data, predictions)
+
+
+def images_for(plan: Plan, folder: RunFolder, resume: bool, loading: Any = None) -> Data:
+    """The images of a plan; of a run that goes on, those that it began with, split as they were."""
+    split = Split.load(folder.split) if resume and folder.split.exists() else None
+    return open_data(plan, split, loading, folder.read_data() if resume else None)
 
 
 def begin(plan: Plan, data: Data, folder: RunFolder, resume: bool) -> dict[str, Any] | None:

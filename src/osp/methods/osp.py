@@ -25,8 +25,9 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from osp.distributed import gathered
+from osp.methods._t2t_options import T2TOptions
 from osp.methods.base import Batch, Pool, Published, Stage, Step, Task
-from osp.methods.t2t import OURS, T2T, Encoded, T2TOptions, ranked
+from osp.methods.t2t import OURS, T2T, Encoded
 from osp.nets import Network
 from osp.parts.bank import OODBank
 from osp.parts.clusters import Clusters, aliasing_prototypes
@@ -37,6 +38,7 @@ from osp.parts.orthogonality import (
     unlabeled_anchors,
     unlabeled_orthogonality_loss,
 )
+from osp.parts.partition import ranked
 from osp.parts.pool_score import PoolAsked
 from osp.parts.pruning import pruned_logits
 

@@ -12,7 +12,7 @@ from osp.methods.base import Method, Options
 from osp.plugins import Plugins, is_file, load_file, only_class, plain_name
 from osp.scores import Score
 
-_methods = Plugins("osp.methods", "osp.methods", "method", only_class(Method), helpers=("base", "registry"))
+_methods = Plugins("osp.methods", "osp.methods", "method", only_class(Method), helpers=("base", "declared", "registry"))
 
 
 def available() -> list[str]:

@@ -62,3 +62,10 @@ def id_share(pool_scores: Tensor, id_scores: Tensor) -> float:
     share_known = torch.arange(first + 1, len(known) + 1, device=known.device) / len(known)
     below = torch.searchsorted(pool_scores.sort().values, known[first:], right=True) / len(pool_scores)
     return round(min(float((below / share_known).min()), 1.0), 6)
+
+
+def ranked(scores: Tensor, share: float, otherwise: float) -> Tensor:
+    """The score below which this share of one side of the partition lies; the threshold where the side is empty."""
+    if len(scores) == 0:
+        return torch.tensor(otherwise, device=scores.device)
+    return scores.sort().values[min(int(share * len(scores)), len(scores) - 1)]

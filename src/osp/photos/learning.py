@@ -41,7 +41,8 @@ from osp.photos.features import VIEWS, compute
 from osp.photos.instant import fit_head
 from osp.photos.photographs import Photographs
 from osp.randomness import key_to_seed
-from osp.recipe.plan import Plan, decide_options, versions
+from osp.recipe.deciding import decide_options, versions
+from osp.recipe.plan import Plan
 from osp.runs.folder import RunFolder
 
 STEPS = 60
