@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import shlex
 import sys
 import time
+from collections.abc import Callable, Mapping
+from functools import wraps
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +18,7 @@ import typer
 from osp.cli.lists import check_environment
 from osp.cli.text import columns, complain, console, plain, say
 from osp.errors import UserError, user_path
+from osp.recipe.fields import TEXTS
 
 if TYPE_CHECKING:
     from osp.recipe import Recipe
@@ -62,38 +67,38 @@ def demo(
     say("Next: `osp datasets`, `osp methods`, `osp train --help`.")
 
 
+def with_recipe_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for each field of the recipe that has one; those that are set come as `given`."""
+    signature = inspect.signature(command, eval_str=True)
+    first, _, *others = signature.parameters.values()
+    options = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[text.kind | None, typer.Option(help=text.option)],
+        )
+        for name, text in TEXTS.items()
+        if text.option
+    ]
+
+    @wraps(command)
+    def with_options(**values: Any) -> None:
+        asked = {option.name: values.pop(option.name) for option in options}
+        command(given={name: value for name, value in asked.items() if value is not None}, **values)
+
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (first, *options, *others)]
+    with_options.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {each.name: each.annotation for each in parameters}
+    return with_options
+
+
+@with_recipe_options
 def train(
     recipe_file: Annotated[
         Path | None, typer.Option("--recipe", help="A recipe file (YAML); options given here win over it.")
     ] = None,
-    data: Annotated[str | None, typer.Option(help="Data set; `osp datasets` lists them. Or a file: ./farm.py")] = None,
-    data_dir: Annotated[
-        str | None, typer.Option(help="Folder of the data; else OSP_DATA, else your cache folder.")
-    ] = None,
-    ood_data: Annotated[
-        str | None, typer.Option(help="Another data set in the pool; `pile` or `shards` for your own unsorted images.")
-    ] = None,
-    ood_dir: Annotated[str | None, typer.Option(help="Folder of --ood-data, if it is not --data-dir.")] = None,
-    method: Annotated[str | None, typer.Option(help="Method; `osp methods` lists them. Or a file: ./mine.py")] = None,
-    preset: Annotated[
-        str | None, typer.Option(help="Method options: default (common harness), paper, or v0.1 (earlier defaults).")
-    ] = None,
-    scale: Annotated[str | None, typer.Option(help="demo (seconds), cpu (minutes) or paper (as published).")] = None,
-    ood_ratio: Annotated[
-        float | None, typer.Option(help="Share of the pool that shows none of the classes, 0 to 1.")
-    ] = None,
-    labels_per_class: Annotated[int | None, typer.Option(help="Labelled images per class.")] = None,
-    unlabeled: Annotated[int | None, typer.Option(help="Unlabelled images in all; default: as many as fit.")] = None,
-    id_count: Annotated[int | None, typer.Option(help="Unlabelled ID images, in place of a total.")] = None,
-    ood_count: Annotated[int | None, typer.Option(help="Unlabelled OOD images, in place of a ratio.")] = None,
-    test_ood: Annotated[
-        str | None, typer.Option(help="Test the model on these OOD sets too, such as uniform,cifar10.")
-    ] = None,
-    network: Annotated[
-        str | None, typer.Option(help="cnn, fast, small, or wrn-DEPTH-WIDTH such as wrn-28-2. Or a file: ./tiny.py")
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="Length of the run; a short one is a long one scaled down.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    given: Mapping[str, Any] = MappingProxyType({}),
     out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/DATA-METHOD-...")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
     devices: Annotated[
@@ -122,28 +127,9 @@ def train(
     from osp.recipe import Recipe, apply_assignments, read_fields
     from osp.recipe.code import files_in, without_code
 
-    given: dict[str, Any] = {
-        "data": data,
-        "data_dir": data_dir,
-        "ood_data": ood_data,
-        "ood_dir": ood_dir,
-        "method": method,
-        "preset": preset,
-        "scale": scale,
-        "ood_ratio": ood_ratio,
-        "labels_per_class": labels_per_class,
-        "unlabeled": unlabeled,
-        "id_count": id_count,
-        "ood_count": ood_count,
-        "test_ood": test_ood,
-        "network": network,
-        "steps": steps,
-        "seed": seed,
-    }
-    given = {key: value for key, value in given.items() if value is not None}
     fields: dict[str, Any] = {}
-    for path in (data_dir, ood_dir):
-        user_path(path or "")  # refused here where it cannot be one
+    for name in ("data_dir", "ood_dir"):
+        user_path(given.get(name, ""))  # refused here where it cannot be one
     folder = None if out is None else user_path(out)
     source = None if recipe_file is None else user_path(recipe_file)
     if source is not None:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from osp.errors import UserError, short
 from osp.plugins import trust
 from osp.recipe.code import files_in, without_code
+from osp.recipe.fields import TEXTS
 from osp.recipe.reading import explain, read_fields
 
 Preset = Literal["default", "paper", "v0.1"]
@@ -30,6 +31,10 @@ Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 
 MOST = 2**62
 """Of any count: larger numbers do not fit into arrays, and are nobody's wish."""
+
+
+def _field(name: str, default: Any = None, **limits: Any) -> Any:
+    return Field(default, description=TEXTS[name].meaning, **limits)
 
 
 class Recipe(BaseModel):
@@ -53,53 +58,42 @@ class Recipe(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
-    data: str | None = Field(None, description="data set; see `osp datasets`, or ./a_file.py; digits if not set")
-    data_dir: str | None = Field(None, description="folder of the data; else OSP_DATA, else the user's cache folder")
-    image_size: int | None = Field(None, ge=8, le=1024, description="resize images to this side")
-    ood_data: str | None = Field(None, description="another data set whose images pollute the pool")
-    ood_dir: str | None = Field(None, description="folder of `ood_data`, where it is not `data_dir`")
-    id_classes: tuple[int | str, ...] | None = Field(None, description="classes to learn, by number or name")
-    labels_per_class: int | None = Field(None, ge=1, le=MOST, description="labelled images per class")
-    unlabeled: int | None = Field(None, ge=0, le=MOST, description="unlabelled images in all; if not set, what fits")
-    ood_ratio: float | None = Field(None, ge=0, le=1, description="share of the unlabelled images that is OOD")
-    id_count: int | None = Field(None, ge=0, le=MOST, description="number of unlabelled ID images, instead of a total")
-    ood_count: int | None = Field(None, ge=0, le=MOST, description="number of OOD images, instead of a ratio")
-    val_per_class: int | None = Field(None, ge=0, le=MOST, description="validation images per class")
-    test_ood: tuple[str, ...] = Field((), description="other data sets that the trained model is tested on as OOD")
+    data: str | None = _field("data")
+    data_dir: str | None = _field("data_dir")
+    image_size: int | None = _field("image_size", ge=8, le=1024)
+    ood_data: str | None = _field("ood_data")
+    ood_dir: str | None = _field("ood_dir")
+    id_classes: tuple[int | str, ...] | None = _field("id_classes")
+    labels_per_class: int | None = _field("labels_per_class", ge=1, le=MOST)
+    unlabeled: int | None = _field("unlabeled", ge=0, le=MOST)
+    ood_ratio: float | None = _field("ood_ratio", ge=0, le=1)
+    id_count: int | None = _field("id_count", ge=0, le=MOST)
+    ood_count: int | None = _field("ood_count", ge=0, le=MOST)
+    val_per_class: int | None = _field("val_per_class", ge=0, le=MOST)
+    test_ood: tuple[str, ...] = _field("test_ood", default=())
 
-    method: str | None = Field(None, description="method; see `osp methods`, or ./a_file.py; osp if not set")
-    options: dict[str, Any] = Field(default_factory=dict, description="options of the method")
-    preset: Preset | None = Field(
-        None,
-        description="the method's options: default (common harness), paper (as published) or v0.1 (earlier defaults)",
-    )
-    scale: Scale | None = Field(
-        None,
-        description="steps, network, batches, on colour images the optimiser: seconds, minutes, as published",
-    )
-    network: str | None = Field(None, description="cnn, fast, small, wrn-DEPTH-WIDTH, or ./a_file.py")
-    steps: int | None = Field(None, ge=1, le=MOST, description="optimiser steps in all, over all stages")
-    eval_every: int | None = Field(None, ge=1, le=MOST, description="steps between validations")
-    log_every: int | None = Field(None, ge=1, le=MOST, description="steps between lines of metrics.jsonl")
-    save_every: int | None = Field(None, ge=1, le=MOST, description="steps between checkpoints, beside those by time")
-    save_seconds: float | None = Field(None, ge=0, le=1e9, description="seconds between checkpoints; 60 if not set")
-    bn_momentum: float | None = Field(None, gt=0, le=1, description="batch-norm momentum; by the length if not set")
-    seed: int | None = Field(None, ge=0, le=MOST, description="seed of everything random; 0 if not set")
+    method: str | None = _field("method")
+    options: dict[str, Any] = _field("options", default={})
+    preset: Preset | None = _field("preset")
+    scale: Scale | None = _field("scale")
+    network: str | None = _field("network")
+    steps: int | None = _field("steps", ge=1, le=MOST)
+    eval_every: int | None = _field("eval_every", ge=1, le=MOST)
+    log_every: int | None = _field("log_every", ge=1, le=MOST)
+    save_every: int | None = _field("save_every", ge=1, le=MOST)
+    save_seconds: float | None = _field("save_seconds", ge=0, le=1e9)
+    bn_momentum: float | None = _field("bn_momentum", gt=0, le=1)
+    seed: int | None = _field("seed", ge=0, le=MOST)
 
-    device: str | None = Field(None, description="auto takes CUDA, then MPS, then CPU")
-    precision: Precision | None = Field(None, description="arithmetic; 32-true if not set")
-    channels_last: bool | None = Field(None, description="memory layout; on if not set: faster on most devices")
-    group: int | None = Field(
-        None,
-        ge=0,
-        le=MOST,
-        description="images per pass through the encoder; 0 = all; by the device if not set",
-    )
-    compile: bool | None = Field(None, description="torch.compile the encoder")
-    threads: int | None = Field(None, ge=1, le=MOST, description="CPU threads; torch's choice if not set")
-    tensorboard: bool | None = Field(None, description="also write TensorBoard events (extra `tensorboard`)")
+    device: str | None = _field("device")
+    precision: Precision | None = _field("precision")
+    channels_last: bool | None = _field("channels_last")
+    group: int | None = _field("group", ge=0, le=MOST)
+    compile: bool | None = _field("compile")
+    threads: int | None = _field("threads", ge=1, le=MOST)
+    tensorboard: bool | None = _field("tensorboard")
 
-    tracker: tuple[str, ...] = Field((), description="where numbers go besides metrics.jsonl: tensorboard,wandb,mlflow")
+    tracker: tuple[str, ...] = _field("tracker", default=())
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -179,8 +173,7 @@ def _options_asked(values: Mapping[str, Any]) -> dict[str, str]:
 
 def _fields() -> str:
     """The descriptions of all fields, for `help(osp.Recipe)`."""
-    described = ((name, str(field.description)) for name, field in Recipe.model_fields.items())
-    return "\n".join(f"{name} : {description}" for name, description in described)
+    return "\n".join(f"{name} : {TEXTS[name].meaning}; if not set: {TEXTS[name].unset}" for name in Recipe.model_fields)
 
 
 Recipe.__doc__ = f"{cleandoc(Recipe.__doc__ or '')}\n\nFields\n------\n{_fields()}\n"
