@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from helpers.pairs import free_port, in_two, wait_for
 from osp import distributed
 from osp.distributed import average_gradients, gathered, gathered_blocks, rank, summed, summed_with_gradient, world
 from osp.engine.passes import POOL_BATCH, map_images
-from osp.engine.tally import Tally
+from osp.engine.records import Tally
 from osp.errors import UserError
 from osp.parts.draws import permutation
 from osp.parts.reduce import batch_std
@@ -78,9 +80,41 @@ def check_words() -> None:
         pass
     with pytest.raises(distributed.Everywhere, match=r"^Rank 1: no disk here$"):
         complain_together("no disk here" if number == 1 else "")
+    check_work_in_common(number)
     distributed.same_everywhere("images", "same")
     with pytest.raises(distributed.Everywhere, match=r"^Rank 1 has other images than rank 0"):
         distributed.same_everywhere("images", str(number))
+
+
+def check_work_in_common(number: int) -> None:
+    """What the first makes for all, what each makes, and what the first holds."""
+    made: list[int] = []
+    assert distributed.from_first(lambda: made.append(number) or {"steps": 2 + number}) == {"steps": 2}
+    assert made == ([0] if number == 0 else [])
+    with pytest.raises(distributed.Everywhere, match=r"^no plan$"):
+        distributed.from_first(lambda: complain("no plan"))
+    assert distributed.by_each(lambda: number, "images", lambda _: "alike") == number
+    with pytest.raises(distributed.Everywhere, match=r"^Rank 1 has other images than rank 0"):
+        distributed.by_each(lambda: number, "images", lambda found: found)
+    with pytest.raises(distributed.Everywhere, match=r"^Rank 1: no network$"):
+        distributed.by_each(lambda: complain("no network") if number == 1 else None)
+    with pytest.raises(distributed.Everywhere, match=r"^Rank 1: no code$"):
+        distributed.by_each(lambda: number, "code", lambda found: complain("no code") if found == 1 else "")
+    held: list[str] = []
+    with distributed.held_by_first(noted(held)):
+        assert held == (["taken"] if number == 0 else [])
+    assert held == (["taken", "left"] if number == 0 else [])
+
+
+def complain(text: str) -> None:
+    raise UserError(text)
+
+
+@contextlib.contextmanager
+def noted(events: list[str]) -> Iterator[None]:
+    events.append("taken")
+    yield
+    events.append("left")
 
 
 def complain_together(text: str) -> None:

@@ -16,7 +16,7 @@ from osp.engine.optim import (
     main_parameters,
     optimizer_tensors,
 )
-from osp.engine.tally import Tally
+from osp.engine.records import Tally
 from osp.methods import ExtraOptimizer, Method, Options, Stage, Task
 from osp.nets import build_network
 

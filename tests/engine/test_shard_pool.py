@@ -73,9 +73,9 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 from osp import Recipe
-from osp.engine import evaluation, large, passes
+from osp.engine import evaluation, passes
 from osp.engine.train import train as engine_train
-large.IN_MEMORY = 1000  # scores and decisions of the pool are in files, too
+passes.IN_MEMORY = 1000  # scores and decisions of the pool are in files, too
 passes.POOL_BATCH = 32  # what a chunk takes up is small beside the pool
 evaluation.POOL_REFERENCES = 500  # and so is what scores are fitted to, whatever the size of the pool
 first, second, out, side, count, room = sys.argv[1:]

@@ -11,6 +11,8 @@ from typing import Any
 import matplotlib.text
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 import osp
@@ -81,6 +83,21 @@ def test_names_are_text_in_the_picture_never_formulas_or_controls(tmp_path: Path
     with own_style():
         save_png(draw(data, np.linspace(0, 1, 60), RESULT, METRICS), tmp_path / "result.png")
     assert (tmp_path / "result.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("truth", [True, False])
+def test_the_legend_of_the_scores_lies_above_the_bars(truth: bool, tmp_path: Path) -> None:
+    data = noise(tmp_path, ("cat", "dog"))
+    data = replace(data, truth=np.arange(60) % 2 == 0 if truth else None)
+    with own_style():
+        figure = draw(data, np.linspace(0, 1, 60) ** 4, RESULT, METRICS)
+        FigureCanvasAgg(figure).draw()
+        scores = next(axes for axes in figure.findobj(Axes) if "OOD score" in axes.get_xlabel())
+        legend = scores.get_legend()
+        assert legend is not None
+        bottom = legend.get_window_extent().y0
+        assert all(bar.get_window_extent().y1 <= bottom for bar in scores.patches)
+    assert "foreign" not in texts(data)
 
 
 def test_a_thousand_long_names_do_not_fill_the_picture() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
+import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
@@ -12,15 +15,18 @@ import torch
 from torch import Tensor, nn
 
 from osp import distributed
+from osp.data.cache import cache_dir
 from osp.data.view_source import Draw
 from osp.distributed import Everywhere
 from osp.engine.batches import Feed
-from osp.engine.large import rows_like
 from osp.engine.optim import AveragedWeights
+from osp.errors import UserError
 from osp.methods.base import OfImages, Part
 from osp.nets import as_tested
 
 Autocast = Callable[[], AbstractContextManager[None]]
+IN_MEMORY = 256 << 20
+"""Bytes of one result above which it is kept on disk: scores of 64 million images."""
 POOL_BATCH = 256
 """Images per chunk: past this, larger chunks are slower on two cores."""
 
@@ -185,3 +191,26 @@ def chunk_bounds(size: int, even: bool = False) -> list[int]:
     if even:
         return [size * number // count for number in range(count + 1)]
     return [*range(0, max(size, 1), POOL_BATCH), size]
+
+
+def rows_like(value: Tensor, rows: int) -> Tensor:
+    """An empty CPU tensor for so many rows of what `value` has, mapped from a file where it would be large.
+
+    The file lies beside the decoded images, as folders for temporary files are often in memory themselves, and is gone
+    with the tensor.
+    """
+    shape = (rows, *value.shape[1:])
+    count = rows * value[:1].numel()
+    if not len(value) or count * value.element_size() <= IN_MEMORY:
+        return value.new_empty(shape, device="cpu")
+    try:
+        cache_dir().mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=".rows-", suffix=".partial", dir=cache_dir())
+        os.close(handle)
+        try:
+            return torch.from_file(name, shared=True, size=count, dtype=value.dtype).view(shape)
+        finally:
+            with contextlib.suppress(OSError):  # Windows keeps files that are in use
+                os.unlink(name)
+    except (OSError, RuntimeError) as error:
+        raise UserError(f"Scores of {rows:,} images cannot be kept in {cache_dir()}: {error}. Set OSP_CACHE.") from None

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from osp.distributed import first, world
 from osp.engine.optim import load_optimizer_tensors, optimizer_tensors
-from osp.engine.tally import Tally
+from osp.engine.records import Tally
 from osp.errors import UserError
 from osp.recipe import explain
 from osp.runs.checkpoint import load_checkpoint, load_state, prefixed, save_checkpoint, unprefixed

@@ -43,7 +43,7 @@ def draw_scores(
         axes.hist(np.clip(values, bins[0], bins[-1]), bins=bins.tolist(), weights=weights, label=label, **STYLES[kind])
     axes.axvline(threshold, color="black", linestyle="--", linewidth=1.2, label=f"threshold {threshold:.3g}")
     named = f"OOD score {score!r}" if score else "OOD score"
-    axes.set(xlabel=f"{named} (larger = more foreign)", ylabel="% of the images", title=title)
+    axes.set(xlabel=f"{named} (larger = more OOD)", ylabel="% of the images", title=title)
     axes.title.set_fontsize(10)
     axes.set_ylim(top=axes.get_ylim()[1] * (1 + 0.13 * (len(shown) + 1)))  # the legend above the bars, not over them
     axes.legend(fontsize=8, frameon=False, loc="upper left")
