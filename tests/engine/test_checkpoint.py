@@ -157,12 +157,12 @@ def test_tied_weights_are_saved_and_loaded(tmp_path: Path) -> None:
 
 FULL_DISK = """
 import resource, sys
-import osp.engine.loop
+import osp.engine.state
 import osp.engine.state
 from osp.cli import main
 from osp.runs.checkpoint import save_checkpoint
 
-osp.engine.loop.CHECKPOINT_SECONDS = -1.0
+osp.engine.state.CHECKPOINT_SECONDS = -1.0
 saves = 0
 
 def limited(path, *arguments, **more):

@@ -19,7 +19,7 @@ import torch
 from small_runs import STEPS, TiedNet, assert_same_run, result, small
 from torch import nn
 
-import osp.engine.loop as loop_module
+import osp.engine.state as state_module
 from helpers.runs import Recorder, Stopper, run, weights
 from osp import Recipe, UserError
 from osp.engine.evaluation import Evaluation
@@ -124,7 +124,7 @@ def test_a_run_that_breaks_off_before_its_result_is_written_is_taken_up(
         raise SystemError("the power failed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop_module, "CHECKPOINT_SECONDS", -1.0)  # a checkpoint after every step
+        patch.setattr(state_module, "CHECKPOINT_SECONDS", -1.0)  # a checkpoint after every step
         if final_model_written:
             patch.setattr(RunFolder, "write_result", broken)
         else:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from small_runs import assert_same_run, result, small
 
-import osp.engine.loop as loop_module
+import osp.engine.state as state_module
 from helpers.runs import Recorder, Stopper, run
 from osp import UserError
 from osp.engine.signals import Interrupted
@@ -21,7 +21,7 @@ from osp.runs.folder import RunFolder
 def stopped(path: Path, at: int = 8, monkeypatch: pytest.MonkeyPatch | None = None) -> RunFolder:
     """A run of fixmatch stopped after some steps, with a checkpoint after every step where time is faked."""
     if monkeypatch is not None:
-        monkeypatch.setattr(loop_module, "CHECKPOINT_SECONDS", -1.0)
+        monkeypatch.setattr(state_module, "CHECKPOINT_SECONDS", -1.0)
     with pytest.raises(Interrupted):
         run(small("fixmatch"), path, display=Stopper(at, signal.SIGINT))
     return RunFolder(path)
@@ -66,7 +66,7 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
 def test_weights_that_are_no_numbers_never_take_a_good_checkpoints_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop_module, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(state_module, "CHECKPOINT_SECONDS", -1.0)
     recipe = small(network="wrn-10-1", steps=30, options={"lr": 1e20}, log_every=100, eval_every=100)
     with pytest.raises(UserError, match="no longer"):
         run(recipe, tmp_path / "run")

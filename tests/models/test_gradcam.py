@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from helpers.finished import finished
 from osp.models.gradcam import choose_partners, class_maps, grad_cam, overlay, partner_maps
 from osp.nets import Network
-from osp.report.looks import load_model
+from osp.report.looks import model_of
 
 
 class TwoMaps(nn.Module):
@@ -59,7 +59,7 @@ def test_maps_of_a_run_have_the_size_of_its_images_and_lie_between_0_and_1() -> 
     run = finished()
     assert run.bank
     images = np.random.default_rng(0).integers(0, 256, (5, 1, 8, 8), dtype=np.uint8)
-    model = load_model(run)
+    model = model_of(run)
     own = class_maps(model, images)
     assert own.maps.shape == (5, 8, 8)
     assert own.predicted.tolist() == model.predict(images[:, 0]).tolist()

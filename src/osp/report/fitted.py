@@ -315,7 +315,7 @@ class FittedView(View):
         inside = self.pool.rows(np.flatnonzero(~self.pool.outside))
         found = []
         for number, name in enumerate(self.names):
-            *ends, count = surest(inside, number, each)
+            ends, count = surest(inside, number, each), int((inside.predicted == number).sum())
             rows = [shots(inside, end, lambda row: percent(inside.confidence[row])) for end in ends]
             parts = [(title, some) for title, some in zip(("surest", "least sure"), rows, strict=True) if some]
             note = f"{count:,} photos of the pile look like it" if count else "no photo of the pile looks like it"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 from typing import TypeVar
 
@@ -29,7 +29,7 @@ def both_ends(ordered: Sequence[Item], most: int) -> tuple[Sequence[Item], Seque
 
 def shots(
     images: Judged,
-    rows: Sequence[int],
+    rows: Iterable[int],
     caption: Callable[[int], str],
     framed: np.ndarray | None = None,
     keys: np.ndarray | None = None,
@@ -39,11 +39,11 @@ def shots(
     return [Shot(images.where[i], int(of[i]), caption(i), framed is not None and bool(framed[i])) for i in rows]
 
 
-def surest(images: Judged, number: int, each: int) -> tuple[Sequence[int], Sequence[int], int]:
-    """Rows of the images that the model is surest and least sure show this class, and how many do."""
+def surest(images: Judged, number: int, each: int) -> tuple[Sequence[int], Sequence[int]]:
+    """Rows of the images that the model is surest and least sure show this class."""
     members = np.flatnonzero(images.predicted == number)
     order = members[np.lexsort((images.scores[members], -images.confidence[members]))]
-    return *both_ends(order.tolist(), each), len(order)
+    return both_ends(order.tolist(), each)
 
 
 def by_score(images: Judged, names: Sequence[str], framed: np.ndarray, note: str, most: int = MOST) -> list[Gallery]:

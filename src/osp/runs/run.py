@@ -67,8 +67,8 @@ class Run:
         if not folder.path.is_dir():
             raise UserError(f"There is no run folder {folder.path}.")
         if is_fit(folder.path):
-            result, tables = read_fit(folder.path)
-            return cls(folder, result, in_hand=tables)
+            figures, tables = read_fit(folder.path)
+            return cls(folder, figures, in_hand=tables)
         if not folder.begun():
             made = folder.recipe.exists() or folder.result.exists()
             raise UserError(f"{folder.path} {'was made with another version of osp' if made else 'is no run folder'}.")

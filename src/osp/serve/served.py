@@ -17,7 +17,7 @@ from osp.errors import UserError, printable, user_path
 from osp.models import PhotoModel, Predictor, load
 from osp.models.gradcam import overlay
 from osp.photos.folder import labels_of
-from osp.report.looks import plain
+from osp.report.album import plain
 from osp.report.html import data_url
 from osp.runs.run import Run
 
