@@ -1,4 +1,4 @@
-"""osp: image classifiers from few labels and a messy unlabelled pool.
+"""osp: image classifiers from few labels and a messy unlabeled pool.
 
     import osp
 

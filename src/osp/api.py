@@ -41,7 +41,7 @@ def train(
 
     Raises
     ------
-    UserError : something that you can mend, before any work where possible: an unknown name, data that is missing or
+    UserError : something that you can correct, before any work where possible: an unknown name, data that is missing or
         has too few images, a folder in use, a full disk, a loss that is no longer a number.
     osp.engine.signals.Interrupted : Ctrl-C or SIGTERM; the state was saved, and `resume=True` goes on from it.
 

@@ -1,4 +1,4 @@
-"""Whether a run folder, a photo model, a sorted folder or a store is whole: what does not fit is said.
+"""Whether a run folder, a photo model, a sorted folder or a store is complete and undamaged.
 
 Nothing is changed, and nothing in the folder names code that is run. Checksums and forms are checked, the files are
 compared with each other, and the figures of a result are computed again from the predictions.

@@ -73,10 +73,12 @@ def test_the_page_says_the_result_in_three_sentences_with_the_numbers_of_the_run
     assert f"{estimate['accuracy']:.1f} % of 19 sorted photos" in text
     tested = run.result["test"][run.answer]
     let_in = round(tested["foreign_accepted"] * 5 / 100)
-    assert f"{let_in} of 5 foreign test photos get in, and {tested['known_accepted'] / 10:.0f} of the 10 known" in text
-    assert f"<b>{tested['foreign_accepted']:.0f} %</b>of 5 foreign test photos get in" in text
+    assert (
+        f"It accepts {let_in} of 5 unknown test photos, and {tested['known_accepted'] / 10:.0f} of the 10 known" in text
+    )
+    assert f"<b>{tested['foreign_accepted']:.0f} %</b>of 5 unknown test photos are accepted" in text
     assert f"{pile['in']} of 54 photos look like one of the classes" in text
-    for part in ("surest", "least sure", "Most foreign", "Least foreign", "Labels that look wrong", "Worst pairs",
+    for part in ("surest", "least sure", "Most unknown", "Least unknown", "Labels that look wrong", "Worst pairs",
                  "Mistakes, held out", "Map of features", "histograms of OOD scores", "Where it looks"):  # fmt: skip
         assert part in text, part
     assert "http://" not in text
@@ -93,7 +95,7 @@ def view(folder: Path) -> FittedView:
 def test_galleries_follow_the_tables(made: Path) -> None:
     run = view(made / "run")
     found = {gallery.title: gallery for gallery in run.galleries(None, "")}
-    most, least = found["Most foreign"], found["Least foreign"]
+    most, least = found["Most unknown"], found["Least unknown"]
     assert {Path(shot.where).name[0] for shot in most.shots} == {"2"}  # the green ones
     assert all(shot.framed for shot in most.shots)
     assert not any(shot.framed for shot in least.shots)
@@ -131,13 +133,13 @@ def test_a_fit_is_compared_with_another_fit(made: Path, tmp_path: Path) -> None:
     assert inside > 24 == len(found.shots)
     assert f"{inside} photos of the pile; 24 of them shown" in found.note
     assert [shot.key for shot in found.shots[:6]] in ([0, 1] * 3, [1, 0] * 3)  # each kind in turn
-    assert found.shots[0].caption.endswith("; alone: foreign")
+    assert found.shots[0].caption.endswith("; alone: unknown")
     text = write_report(made / "run", made / "alone", tmp_path / "x.html").read_text()
     assert "<th>this run</th><th>alone</th>" in text
     assert text.index('<th scope="row">this run</th>') < text.index('<th scope="row">alone</th>')  # Grad-CAM
     estimate = run.result["estimates"][run.answer]
     assert f"{estimate['accuracy']:.1f} % ({estimate['low']:.0f} to {estimate['high']:.0f}) of 19" in text
-    assert "(10 known, 5 foreign)" in text
+    assert "(10 known, 5 unknown)" in text
     assert "The test photos differ (15 in this run, 0 in alone, 0 of them in both)" in text
     assert "The classes differ" not in text
     assert differences(run, run, "x") == []

@@ -87,7 +87,7 @@ def test_the_histogram_says_how_many_lie_above_the_threshold() -> None:
 
 def test_the_worst_pair_is_the_largest_share_of_a_class() -> None:
     matrix = np.array([[90, 10, 0], [1, 3, 0], [0, 0, 5]])
-    assert [(pair.truth, pair.taken_for, pair.share) for pair in worst_pairs(matrix)] == [(1, 0, 25.0), (0, 1, 10.0)]
+    assert [(pair.truth, pair.predicted, pair.share) for pair in worst_pairs(matrix)] == [(1, 0, 25.0), (0, 1, 10.0)]
 
 
 @pytest.mark.parametrize("classes", [2, 20, 60])
@@ -142,14 +142,14 @@ def test_a_label_looks_wrong_where_all_neighbors_have_another() -> None:
     assert doubtful(features, targets).tolist() == [3]
 
 
-def test_galleries_hold_the_surest_the_most_foreign_and_the_mistakes() -> None:
+def test_galleries_hold_the_surest_the_most_unknown_and_the_mistakes() -> None:
     run = finished()
     assert run.predictions is not None
     found = {gallery.title: gallery for gallery in TrainedView(run).galleries(None, "")}
     pool, test = run.predictions.pool, run.predictions.groups["test"]
     scores = pool.scores[run.predictions.score]
-    assert found["Most foreign"].shots[0].where.number == pool.ids[scores.argmax()]
-    assert found["Least foreign"].shots[0].where.number == pool.ids[scores.argmin()]
+    assert found["Most unknown"].shots[0].where.number == pool.ids[scores.argmax()]
+    assert found["Least unknown"].shots[0].where.number == pool.ids[scores.argmin()]
     named_0 = np.flatnonzero(pool.predicted == pool.predicted[0])
     surest = pool.ids[named_0[pool.confidence[named_0].argmax()]]
     assert surest in [shot.where.number for shot in found["Surest of each class"].shots]

@@ -38,10 +38,10 @@ def test_the_page_says_the_result_in_three_sentences_with_the_numbers_of_the_run
     text = path.read_text()
     assert text.count('<p class="lead">') == 3
     assert f"{run.result['accuracy']:.1f} % of 359 test images" in text
-    assert "from 60 labelled images and 770 unlabelled ones, 60 % of which show none of the classes" in text
+    assert "from 60 labeled images and 770 unlabeled ones, 60 % of which show none of the classes" in text
     assert "http://" not in text
     assert "https://" not in text
-    for part in ("Surest of each class", "Least sure", "Most foreign", "Least foreign", "Mistakes", "Worst pairs"):
+    for part in ("Surest of each class", "Least sure", "Most unknown", "Least unknown", "Mistakes", "Worst pairs"):
         assert part in text
     assert "osp train --recipe recipe.yaml" in text
     assert "steps: 12" in text
@@ -70,7 +70,7 @@ def test_where_the_images_are_gone_the_page_says_so_and_has_the_rest(tmp_path: P
     folder = copied(tmp_path)
     folder.data.write_text('{"0 digits": "others"}')
     text = write_report(folder.path).read_text()
-    assert "The images are not at hand: The images have changed" in text
+    assert "The images are not available: The images have changed" in text
     assert "Surest of each class" not in text
     assert 'id="map-plot"' in text
     assert '"atlas": null' in text
@@ -101,9 +101,9 @@ def test_runs_without_ood_or_validation_images_have_a_page(unlabeled: int, tmp_p
         id_classes=tuple(range(10)),
     )  # fmt: skip
     text = write_report(osp.train(recipe, tmp_path / "run", progress=False).path).read_text()
-    assert "95 % of the labelled images lie at or below it" in text
+    assert "95 % of the labeled images lie at or below it" in text
     assert ("It calls" in text) == (unlabeled > 0)
-    assert ("and no unlabelled ones" in text) == (unlabeled == 0)
+    assert ("and no unlabeled ones" in text) == (unlabeled == 0)
 
 
 @pytest.mark.parametrize("broken", ["nothing", "empty", "unfinished", "result", "predictions", "out"])
@@ -182,7 +182,7 @@ def test_the_page_works_in_a_browser(tmp_path: Path) -> None:
         assert count == 359 + 237
         shown.point_at(f"{points}[data-class='2']")
         assert shown.run("return document.getElementById('tip').hidden") is False
-        assert "2; taken for" in shown.run("return document.getElementById('tip').textContent")
+        assert "2; predicted" in shown.run("return document.getElementById('tip').textContent")
         assert "data:image" in shown.run("return document.querySelector('#tip i').style.backgroundImage")
         shown.run("document.querySelector('.chip[data-class=ood]').click()")
         assert shown.run(VISIBLE, points) == 359
@@ -227,4 +227,4 @@ def test_the_names_of_classes_come_with_the_result_and_else_are_numbers(tmp_path
     path = Path(shutil.copytree(whole, tmp_path / "run"))
     (path / "result.json").write_text("{}", "utf-8")
     assert Run.read(path).class_names == tuple(f"class {number}" for number in range(6))
-    assert "taken for class" in write_report(path).read_text("utf-8")
+    assert "predicted class" in write_report(path).read_text("utf-8")

@@ -118,7 +118,7 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Train an image classifier from a few labelled images and many unlabelled ones, some of which show none of your
+    """Train an image classifier from a few labeled images and many unlabeled ones, some of which show none of your
     classes.
 
     Examples:

@@ -51,7 +51,7 @@ def datasets(
 
 
 def check_environment() -> None:
-    """Refuse OSP_DATA or OSP_CACHE that name the home folder of nobody."""
+    """Refuse OSP_DATA or OSP_CACHE that name the home folder of an unknown user."""
     import os
 
     for name in ("OSP_DATA", "OSP_CACHE"):
@@ -131,7 +131,7 @@ def methods(
     by_scale = earlier | ({} if data is None else scale_options(method, chosen, "cpu", data))
     shown.print(columns(*options_of(method, by_scale), headings=("option", "value", "meaning"), padding=(0, 1)))
     if data is None:
-        say("\nShort runs on colour images take others: `--data cifar100` shows them.", "")
+        say("\nShort runs on color images take others: `--data cifar100` shows them.", "")
     say("\nChange one with `osp train --set OPTION=VALUE`. `--preset paper` shows the published values and sources.")
 
 

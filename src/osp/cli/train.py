@@ -38,7 +38,7 @@ def demo(
     ),
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
 ) -> None:
-    """Train on embedded digits, without and with unlabelled images: 30 labels, and a pool of which 60 % shows none of
+    """Train on embedded digits, without and with unlabeled images: 30 labels, and a pool of which 60 % shows none of
     the six classes. Takes about a minute and needs no data.
 
     Example: `osp demo --out runs/first`
@@ -53,7 +53,7 @@ def demo(
     while free.is_dir() and any(free.iterdir()):
         number += 1
         free = home.with_name(f"{home.name}-{number}")
-    say(f"Digits 0 to 5, {DEMO_LABELS} labelled images each; a pool of unlabelled digits, 60 % of which are 6 to 9.")
+    say(f"Digits 0 to 5, {DEMO_LABELS} labeled images each; a pool of unlabeled digits, 60 % of which are 6 to 9.")
     results = []
     for part, recipe in enumerate(recipes, start=1):
         say(f"\n{part} of {len(recipes)}: {recipe.method}")
@@ -61,7 +61,7 @@ def demo(
     baseline, run = results
     before, after = baseline.result, run.result
     say(f"\nTest accuracy: {before['accuracy']:.1f} % from the labels alone, ", end="")
-    say(f"{after['accuracy']:.1f} % by {DEMO_METHOD} with the unlabelled pool.")
+    say(f"{after['accuracy']:.1f} % by {DEMO_METHOD} with the unlabeled pool.")
     say(f"Telling digits 6 to 9 from 0 to 5 (AUROC): {before['auroc']:.1f} and {after['auroc']:.1f}.")
     say(f"Look at the picture: {run.path / 'result.png'}")
     say("Next: `osp datasets`, `osp methods`, `osp train --help`.")
@@ -109,7 +109,7 @@ def train(
     ] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP)] = None,
 ) -> None:
-    """Train a classifier from a few labelled images and a pool of unlabelled ones, and test it.
+    """Train a classifier from a few labeled images and a pool of unlabeled ones, and test it.
 
     The run's folder then holds the model, its settings, its metrics, result.json and a picture. An interrupted run
     goes on with --resume.
@@ -222,7 +222,7 @@ def run_shown(recipe: Recipe, out: Path | None, resume: bool) -> Any:
 SHOWN = {
     "accuracy": "test accuracy (%)",
     "auroc": "AUROC, ID against OOD test images",
-    "pool_auroc": "AUROC in the unlabelled pool",
+    "pool_auroc": "AUROC in the unlabeled pool",
     "purity": "ID among the kept images (%)",
     "angle": "angle between ID and OOD features (degrees)",
     "seconds": "seconds",

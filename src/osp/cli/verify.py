@@ -17,8 +17,8 @@ def verify(
     """Read every file of a run, a fit or a store, or the journal of a sort, and say what is wrong.
 
     Checksums, forms, links and figures are checked; of sorted photos, whether each could be put back. No backbone is
-    loaded. Nothing is changed and no code from the folder is run. The exit code is 0 where all is whole, 1 where
-    something is not.
+    loaded. Nothing is changed and no code from the folder is run. The exit code is 0 if nothing is wrong, 1 if
+    something is.
 
     Example: `osp verify runs/first`
     """
@@ -36,6 +36,6 @@ def verify(
                 say(f"{verdict.path}: note: {note}")
             if verdict.whole and not quiet:
                 checks = f"{len(verdict.checked)} check{'s' * (len(verdict.checked) != 1)}"
-                say(f"{verdict.path}: this {verdict.kind} is whole ({checks}).")
+                say(f"{verdict.path}: nothing is wrong with this {verdict.kind} ({checks}).")
     if not whole:
         raise typer.Exit(1)

@@ -38,7 +38,7 @@ class Data:
     variant: str | None
     skipped: int
     truth: np.ndarray | None
-    """Which unlabelled images are OOD, for metrics only; None where nobody knows, as in a pile of unsorted images."""
+    """Which unlabeled images are OOD, for metrics only; None where that is not known, as in a pile."""
     keys: dict[str, str]
     """Content keys of the sets: what a split's row numbers refer to."""
     other_ood: dict[str, Images] = field(default_factory=dict)
@@ -185,7 +185,7 @@ def random_data(shape: tuple[int, int, int], classes: int, pool: int, folder: Pa
 
 
 def unsorted_images(plan: Plan, train: ImageSet, split: Split) -> bool:
-    """Whether the pool has images of which nobody said whether they are ID: a pile, or loose ones beside classes."""
+    """Whether the pool has images that may be ID or not: a pile, or loose ones beside classes."""
     if plan.ood_data is not None:
         return get(plan.ood_data).unsorted
     return train.labels is not None and bool((train.labels[split.unlabeled] < 0).any())

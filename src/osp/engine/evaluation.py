@@ -35,7 +35,7 @@ class Evaluation:
     """The reported model: with averaged weights where the method has them, and with every OOD score.
 
     The method's own score comes first; those that work after the fact on any network follow. Fitted ones learn from the
-    labelled images, and some from a sample of the pool, when `fit` is called.
+    labeled images, and some from a sample of the pool, when `fit` is called.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Evaluation:
             yield
 
     def fit(self) -> None:
-        """Fit the scores that are fitted to the labelled images and, where they ask it, to a sample of the pool."""
+        """Fit the scores that are fitted to the labeled images and, where they ask it, to a sample of the pool."""
         wanted = [score for score in self.scores.values() if score.fitted]
         asks = any(isinstance(score, PoolScore) for score in wanted)
         pool, _ = self._encoded_rows("unlabeled", POOL_REFERENCES if asks else 0)
@@ -110,7 +110,7 @@ class Evaluation:
         return Group(index, logits, {name: values[:, k] for k, name in enumerate(chosen)}, features, targets)
 
     def pool(self) -> PoolPredictions:
-        """Scores and classes of every unlabelled image; features and logits of a sample, as all would not fit."""
+        """Scores and classes of every unlabeled image; features and logits of a sample, as all would not fit."""
         chosen, index = list(self.scores), self.feed.index["unlabeled"]
 
         def brief(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -135,7 +135,7 @@ class Evaluation:
         )
 
     def predictions(self, groups: dict[str, Group], pool: PoolPredictions) -> Predictions:
-        """With a threshold for each score, from validation images or, where there are none, from the labelled ones."""
+        """With a threshold for each score, from validation images or, where there are none, from the labeled ones."""
         known = groups["validation"] if len(groups["validation"]) else groups["labeled"]
         return Predictions(self.reported, thresholds(known.scores), groups, pool)
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Loop:
-    """One run of one method. Everything that changes during the run is in `at`, the method and the optimisers."""
+    """One run of one method. Everything that changes during the run is in `at`, the method and the optimizers."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Loop:
         save_best: Callable[[dict[str, np.ndarray]], None] | None = None,
     ) -> None:
         self.plan, self.method, self.fresh_method, self.feed = plan, method, fresh_method, feed
-        self.truth = truth  # which unlabelled images are OOD, where that is known: for metrics only
+        self.truth = truth  # which unlabeled images are OOD, where that is known: for metrics only
         self.folder, self.fabric, self.records = folder, fabric, records
         self.save_best = save_best
         self.timetable = Timetable.make(method.stages(), plan.steps, plan.seed, rank(), world())
@@ -124,7 +124,7 @@ class Loop:
         self.at.images_seen += sum(spec.batch * len(spec.views) for spec in self.feed.specs.values())
 
     def update(self, batch: Batch, step: Step) -> None:
-        """Losses, gradients, optimiser: the whole update is here."""
+        """Losses, gradients, optimizer: the whole update is here."""
         for dropout in self.dropouts:
             dropout.set_step(step.seed, step.index, step.rank, step.world)
         torch.manual_seed(key_to_seed(step.seed, step.index, "torch", step.rank))  # for a user's module that draws
@@ -176,20 +176,20 @@ class Loop:
         return {name: self.optimizer_for(each, each.parameters) for name, each in settings.items()}
 
     def use_optimizer(self, stage: Stage) -> None:
-        """A new optimiser with the settings of this stage."""
+        """A new optimizer with the settings of this stage."""
         self.parameters = main_parameters(self.method)
         self.optimizer = self.optimizer_for(stage, self.parameters)
 
     def open_stage(self, step: Step) -> None:
-        """The streams of this stage, and a new optimiser unless the stage continues the last one."""
+        """The streams of this stage, and a new optimizer unless the stage continues the last one."""
         if not (step.stage.continues and step.stage_index > 0):
             self.use_optimizer(step.stage)
         self.feed.open_streams(self.method.streams(step.stage), step.world)
 
     def reopen_stage(self, saved: dict[str, Tensor]) -> None:
-        """The stage in which a checkpoint stands, with the optimiser and the streams as they were.
+        """The stage in which a checkpoint stands, with the optimizer and the streams as they were.
 
-        Where its first step is still to come, `begin_stage` opens it; only an optimiser that it continues is taken up.
+        Where its first step is still to come, `begin_stage` opens it; only an optimizer that it continues is taken up.
         """
         step = self.timetable.step(min(self.at.done, self.timetable.total - 1))
         to_come = step.stage_step == 0 and step.index == self.at.done
@@ -233,7 +233,7 @@ class Loop:
     # Numbers
 
     def evaluate(self, step: Step) -> None:
-        """Validation accuracy, how well pool images are told apart, and how the features lie."""
+        """Validation accuracy, how well OOD images of the pool are found, and how the features lie."""
         try:
             line, validation = self.evaluation.validate(self.truth)
         except NotFinite as error:

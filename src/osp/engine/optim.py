@@ -1,4 +1,4 @@
-"""Optimisers, averaged weights, and their state as plain tensors."""
+"""Optimizers, averaged weights, and their state as plain tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FUSED_DEVICES = {"cpu", "cuda", "mps"}
 
 
 def build_optimizer(settings: Stage | ExtraOptimizer, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimiser of a stage or of a method's extra parameters.
+    """The optimizer of a stage or of a method's extra parameters.
 
     Weight decay leaves one-dimensional parameters (biases, batch norms) alone unless the stage says `decay_all`.
     """
@@ -47,13 +47,13 @@ def build_optimizer(settings: Stage | ExtraOptimizer, parameters: Iterable[nn.Pa
 
 
 def main_parameters(method: Method) -> list[nn.Parameter]:
-    """All parameters of the method that have no optimiser of their own."""
+    """All parameters of the method that have no optimizer of their own."""
     extra = {id(parameter) for group in method.extra_optimizers().values() for parameter in group.parameters}
     return [parameter for parameter in method.parameters() if id(parameter) not in extra]
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The state of an optimiser by `number of the parameter/name`."""
+    """The state of an optimizer by `number of the parameter/name`."""
     found: dict[str, Tensor] = {}
     for number, parameter in enumerate(_parameters(optimizer)):
         for name, value in optimizer.state.get(parameter, {}).items():

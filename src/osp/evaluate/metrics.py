@@ -27,7 +27,7 @@ def with_none(logits: np.ndarray, scores: np.ndarray, threshold: float) -> np.nd
 
 
 def confusion_matrix(targets: np.ndarray, predicted: np.ndarray, num_classes: int) -> np.ndarray:
-    """How many images of each class (row) were taken for each class (column).
+    """How many images of each class (row) were given each class (column).
 
     >>> confusion_matrix(np.array([0, 0, 1]), np.array([0, 1, 1]), 2).tolist()
     [[1, 1], [0, 1]]
@@ -52,7 +52,7 @@ def open_confusion_matrix(
 
 
 def per_class_accuracy(matrix: np.ndarray) -> list[float | None]:
-    """Percent of each class's images that were taken for it; None for a class without images.
+    """Percent of each class's images that were given it; None for a class without images.
 
     >>> per_class_accuracy(np.array([[3, 1, 0], [0, 2, 0], [0, 0, 0]]))
     [75.0, 100.0, None]
@@ -169,7 +169,7 @@ def mean_angle(id_features: np.ndarray, ood_features: np.ndarray, chunk: int = 1
 
 
 def interclass_variance(features: np.ndarray, targets: np.ndarray) -> float | None:
-    """Mean squared distance of the L2-normalised class means to their mean; None with fewer than two classes.
+    """Mean squared distance of the L2-normalized class means to their mean; None with fewer than two classes.
 
     >>> features = np.array([[2.0, 0.0], [4.0, 0.0], [0.0, 5.0]])
     >>> interclass_variance(features, np.array([0, 0, 1]))  # unit means (1, 0) and (0, 1), their mean (.5, .5)

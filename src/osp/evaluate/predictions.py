@@ -47,7 +47,7 @@ class Group:
 
 @dataclass(frozen=True)
 class PoolPredictions:
-    """The unlabelled images."""
+    """The unlabeled images."""
 
     ids: np.ndarray
     predicted: np.ndarray

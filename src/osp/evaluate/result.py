@@ -26,7 +26,7 @@ OWN_GROUPS = ("test", "test_ood", "validation", "labeled")
 def measure(predictions: Predictions, truth: np.ndarray | None) -> dict[str, Any]:
     """Accuracy, detection by the reported score and by 1 - max softmax, the partition, the geometry of the features.
 
-    `truth` says which pool images are OOD; None where nobody knows.
+    `truth` says which pool images are OOD; None where that is not known.
     """
     test, test_ood, score = predictions.groups["test"], predictions.groups["test_ood"], predictions.score
     reported = detection(test.scores[score], test_ood.scores[score])

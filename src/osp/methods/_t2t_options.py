@@ -18,7 +18,7 @@ class T2TOptions(Options):
     pretrain_drops: tuple[float, ...] = Field((), description="shares of pre-training where `steps` lowers the rate")
     one_schedule: bool = Field(
         False,
-        description="both stages share one optimiser and one schedule, that of `lr`, `schedule` and `drops`; "
+        description="both stages share one optimizer and one schedule, that of `lr`, `schedule` and `drops`; "
         "`pretrain_lr` and its like are not used",
         json_schema_extra={"before": False},
     )
@@ -42,7 +42,7 @@ class T2TOptions(Options):
         le=1,
         description="share of the batch that confident images count as, at least, in the means L_u and L_odc",
     )
-    ramp: float = Field(0.2, ge=0, le=1, description="share of fine-tuning over which the unlabelled terms rise")
+    ramp: float = Field(0.2, ge=0, le=1, description="share of fine-tuning over which the unlabeled terms rise")
     refresh: float | None = Field(
         None,
         gt=0,
@@ -58,10 +58,10 @@ class T2TOptions(Options):
     joint_weak: bool = Field(
         False, description="weak views in one pass with the others: joint batch statistics, and a graph nobody needs"
     )
-    consistency_from: Literal["kept", "all"] = Field("kept", description="unlabelled images that enter L_u")
+    consistency_from: Literal["kept", "all"] = Field("kept", description="unlabeled images that enter L_u")
     partition_by: Literal["pool", "clusters", "neighbors", "matching"] = Field(
         "pool",
-        description="what cuts the pool: its clusters, labelled neighbors in it, both, or 1 - S as in T2T and OSP",
+        description="what cuts the pool: its clusters, labeled neighbors in it, both, or 1 - S as in T2T and OSP",
     )
     references: int = Field(4000, ge=10, description="pool images that clusters and neighbors are found in")
     unlabeled_matching: Literal["partition", "entropy", "off"] = Field(

@@ -2,7 +2,7 @@
 
 A method is one file with a class derived from `Method`. It declares the streams of images it wants and their views,
 its stages, and returns named loss terms for one batch; the engine does the rest. Hooks that a method does not need are
-simply not overridden. Methods know no file, device or optimiser object; the engine knows no method by name.
+simply not overridden. Methods know no file, device or optimizer object; the engine knows no method by name.
 
 A method outside the package works the same way: `osp train --method ./mine.py` takes the class in that file, and an
 installed package may announce its own under the entry-point group `osp.methods`.
@@ -71,11 +71,11 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
-    batch: int = Field(64, ge=1, le=10**9, description="labelled images per step")
-    mu: int = Field(5, ge=1, le=10**9, description="unlabelled images per step, as a multiple of `batch`")
+    batch: int = Field(64, ge=1, le=10**9, description="labeled images per step")
+    mu: int = Field(5, ge=1, le=10**9, description="unlabeled images per step, as a multiple of `batch`")
     optimizer: Literal["sgd", "adam", "adamw", "muon"] = Field(
         "sgd",
-        description="optimiser of the network; muon: orthogonal steps for filters, SGD at twice the rate for the rest",
+        description="optimizer of the network; muon: orthogonal steps for filters, SGD at twice the rate for the rest",
     )
     lr: float = Field(0.03, gt=0, description="learning rate")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
@@ -174,7 +174,7 @@ class Method(nn.Module):
     """Authors, title and venue of the paper it comes from."""
     Options: ClassVar[type[Options]] = Options
     unlabeled_views: ClassVar[tuple[str, ...] | None] = None
-    """Views of the unlabelled images, for a method whose streams are the usual ones; `()` is none of those images."""
+    """Views of the unlabeled images, for a method whose streams are the usual ones; `()` is none of those images."""
     paper: ClassVar[dict[str, Published]] = {}
     """The options of `--preset paper` that differ from the defaults, or that the defaults merely happen to equal."""
     paper_data: ClassVar[tuple[str, ...]] = ("mnist", "cifar10", "cifar100", "tinyimagenet")
@@ -184,8 +184,8 @@ class Method(nn.Module):
     earlier: ClassVar[dict[str, Any]] = {}
     """Options whose defaults were others in version 0.1, and those: `--preset v0.1` finds the runs made with them."""
     labeled_views: ClassVar[int] = 1
-    """Views of each labelled image that the classifier learns from: `batch` is chosen so that all methods have as many
-    labelled views per step."""
+    """Views of each labeled image that the classifier learns from: `batch` is chosen so that all methods have as many
+    labeled views per step."""
     version: ClassVar[int] = 1
     """Raised when the method gives other numbers than before: results with another number are stale."""
     validation: ClassVar[str] = "nothing"
@@ -217,7 +217,7 @@ class Method(nn.Module):
     # What the method declares
 
     def stages(self) -> list[Stage]:
-        """One stage with the options' optimiser; override for more."""
+        """One stage with the options' optimizer; override for more."""
         return [self.stage()]
 
     def stage(self, **changes: Any) -> Stage:
@@ -228,7 +228,7 @@ class Method(nn.Module):
     def streams(self, stage: Stage) -> dict[str, StreamSpec]:
         """The streams of this stage by name.
 
-        By default weak views of `batch` labelled images, and `unlabeled_views` of `mu` times as many unlabelled ones.
+        By default weak views of `batch` labeled images, and `unlabeled_views` of `mu` times as many unlabeled ones.
         """
         if self.unlabeled_views is None:
             raise TypeError(f"method {self.name!r} must define streams(stage), or unlabeled_views")
@@ -239,7 +239,7 @@ class Method(nn.Module):
         return streams
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
-        """Named, weighted loss terms of one batch; their sum is what is minimised."""
+        """Named, weighted loss terms of one batch; their sum is what is minimized."""
         raise TypeError(f"method {self.name!r} must define losses(batch, step)")
 
     # Hooks, all optional
@@ -254,21 +254,21 @@ class Method(nn.Module):
         """After the last step of each stage; `step` is that last step."""
 
     def extra_optimizers(self) -> dict[str, ExtraOptimizer]:
-        """Parameters with an optimiser of their own, by name. They are left out of the main one."""
+        """Parameters with an optimizer of their own, by name. They are left out of the main one."""
         return {}
 
     def extra_losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
-        """Losses for the extra optimisers, by their names, taken before `losses`.
+        """Losses for the extra optimizers, by their names, taken before `losses`.
 
-        The engine differentiates each with respect to that optimiser's parameters only, and steps it.
+        The engine differentiates each with respect to that optimizer's parameters only, and steps it.
         """
         return {}
 
     def after_step(self, batch: Batch, step: Step) -> None:
-        """After the optimiser's step: update accumulators from what `losses` computed."""
+        """After the optimizer's step: update accumulators from what `losses` computed."""
 
     def kept(self) -> Tensor | None:
-        """Which unlabelled rows the method currently takes for ID (boolean), where it partitions the pool."""
+        """Which unlabeled rows the method currently takes for ID (boolean), where it partitions the pool."""
         return None
 
     def use_score(self, score: scores.Score) -> None:

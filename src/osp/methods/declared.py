@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from osp.randomness import generator
 
 Part = Literal["labeled", "unlabeled", "joint", "val"]
-"""`joint` is the labelled images followed by the unlabelled ones."""
+"""`joint` is the labeled images followed by the unlabeled ones."""
 OfImages = Callable[[Tensor], Tensor | tuple[Tensor, ...]]
 """What is computed in a pass: from a chunk of images to one row, or several, for each of them."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a method may know of the data: numbers, never files and never the truth about unlabelled images."""
+    """What a method may know of the data: numbers, never files and never the truth about unlabeled images."""
 
     num_classes: int
     shape: tuple[int, ...]
@@ -39,7 +39,7 @@ class Task:
 class StreamSpec:
     """One stream of batches: which part of the data, how many images per step, and which views of each.
 
-    Views: `plain` (only normalised), `flip`, `weak`, `strong`; a digit at the end (`weak2`) asks for a second,
+    Views: `plain` (only normalized), `flip`, `weak`, `strong`; a digit at the end (`weak2`) asks for a second,
     independent draw.
     """
 
@@ -56,14 +56,14 @@ class Sample:
     """Row numbers within the part: what a method indexes its per-image state with."""
     views: dict[str, Tensor]
     labels: Tensor | None = None
-    """Class numbers; for `joint`, -1 where unlabelled; None for unlabelled images."""
+    """Class numbers; for `joint`, -1 where unlabeled; None for unlabeled images."""
 
     def __getitem__(self, view: str) -> Tensor:
         return self.views[view]
 
     @property
     def targets(self) -> Tensor:
-        """The labels of a labelled sample."""
+        """The labels of a labeled sample."""
         assert self.labels is not None, "this stream has no labels"
         return self.labels
 
@@ -73,14 +73,14 @@ Batch = Mapping[str, Sample]
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of the run with its own optimiser, learning rate and length.
+    """A part of the run with its own optimizer, learning rate and length.
 
     Lengths, refreshes and drops are shares, so that a short run is the long one in small.
     """
 
     name: str = "train"
     share: float = 1.0
-    """Of the whole run; shares are normalised to sum to one."""
+    """Of the whole run; shares are normalized to sum to one."""
     optimizer: Literal["sgd", "adam", "adamw", "muon"] = "sgd"
     lr: float = 0.03
     momentum: float = 0.9
@@ -97,9 +97,9 @@ class Stage:
     refresh: float | None = None
     """Call `Method.refresh` at the start of the stage and then each time this share of the stage has passed."""
     fresh: bool = False
-    """Start from newly initialised weights (Curriculum Labeling's cycles) instead of the last stage's."""
+    """Start from newly initialized weights (Curriculum Labeling's cycles) instead of the last stage's."""
     continues: bool = False
-    """Keep the optimiser and its momentum, and let the last stage's schedule run on over both (SSB)."""
+    """Keep the optimizer and its momentum, and let the last stage's schedule run on over both (SSB)."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class Pool(Protocol):
         """
 
     def labels(self, part: Literal["labeled", "val"]) -> Tensor:
-        """The class numbers of labelled or validation images, in row order."""
+        """The class numbers of labeled or validation images, in row order."""
 
     def restrict(self, stream: str, rows: Tensor | None) -> None:
         """From the next step on, draw this stream only from these rows (None: from all again).
@@ -195,7 +195,7 @@ class Pool(Protocol):
 
 @dataclass(frozen=True)
 class ExtraOptimizer:
-    """Parameters that have an optimiser of their own (DS3L's weighting network)."""
+    """Parameters that have an optimizer of their own (DS3L's weighting network)."""
 
     parameters: Iterable[nn.Parameter]
     optimizer: Literal["sgd", "adam", "adamw"] = "adam"

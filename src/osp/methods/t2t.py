@@ -11,7 +11,7 @@ The terms are in `osp.parts`. OOD score of the trained model: 1 - S with S(x) = 
 Reference: Huang et al., Trash to Treasure, ICCV 2021; its release is the authority for what the OSP paper leaves out.
 There the score that cuts the pool is 1 - S, the threshold Otsu's, and L_ood^u the entropy of S. Trained on few labels,
 that partition can feed on itself (docs/osp.md). Our defaults differ, each by an option that `--preset paper` turns off:
-`partition_by` (the score by labelled neighbours), `cut_by` (the estimated share of ID images), `unlabeled_matching`
+`partition_by` (the score by labeled neighbors), `cut_by` (the estimated share of ID images), `unlabeled_matching`
 (the partition is the target of M), `doubtful` and `score_memory`; `least_share`, `joint_weak` and `rotation_pass`.
 
 Rotation is one use of the stream `pool`, whose images also feed L_ood^u: with `rotation_weight=0`, or where the task
@@ -185,7 +185,7 @@ class T2T(Method):
         return self.pretraining(batch, step) if step.stage.name == "pretrain" else self.finetuning(batch, step)
 
     def pretraining(self, batch: Batch, step: Step) -> dict[str, Tensor]:
-        """Eq. 13, L_pre: classes and matching from labelled images, rotations from all unlabelled ones."""
+        """Eq. 13, L_pre: classes and matching from labeled images, rotations from all unlabeled ones."""
         encoded = self.encode(batch)
         terms = self.labeled_terms(encoded.labeled, batch["labeled"].targets, step)
         if self.options.noise:
@@ -201,7 +201,7 @@ class T2T(Method):
     def encode(self, batch: Batch) -> Encoded:
         """Every image of a step through the encoder, once, and all that learn in one pass.
 
-        One pass, so that batch norms see one mixture of views: it is what the labelled images are classified under, and
+        One pass, so that batch norms see one mixture of views: it is what the labeled images are classified under, and
         what the running statistics of the tested network become. (The release gives the rotated images a pass of their
         own: `rotation_pass`.) The weak views, which are only looked at, go by those (see `Network.encode_as_tested`),
         or with a graph and in the same pass if they are asked to or are pruned.
@@ -222,7 +222,7 @@ class T2T(Method):
         return Encoded(known, turned[: len(pool)], turned, others[0], weak, self.net.classifier(weak).detach())
 
     def t2t_terms(self, encoded: Encoded, batch: Batch, step: Step) -> dict[str, Tensor]:
-        """Eq. 14, L_t2t, from encoded images: the unlabelled terms grow with the ramp."""
+        """Eq. 14, L_t2t, from encoded images: the unlabeled terms grow with the ramp."""
         o = self.options
         terms = self.labeled_terms(encoded.labeled, batch["labeled"].targets, step)
         strong_logits = self.net.classify(encoded.strong)
@@ -284,7 +284,7 @@ class T2T(Method):
         """For methods built on this one, which use the images set aside."""
 
     def pool_score(self, step: Step, pool: Pool) -> PoolAsked | Clusters | Neighbors:
-        """The score that asks the pool, from the labelled images and a random sample of the others."""
+        """The score that asks the pool, from the labeled images and a random sample of the others."""
         sample = torch.randperm(self.task.num_unlabeled, generator=step.generator("references"))
         rows = sample[: self.options.references].sort().values
         (labeled,) = pool.map(self.net.encode, part="labeled", ema=True)
@@ -293,7 +293,7 @@ class T2T(Method):
         return self.fit_score(*features)
 
     def fit_score(self, labeled: Tensor, labels: Tensor, references: Tensor) -> PoolAsked | Clusters | Neighbors:
-        """From features of labelled images and of a sample of the pool."""
+        """From features of labeled images and of a sample of the pool."""
         if self.options.partition_by == "neighbors":
             return fit_neighbors(labeled, references)
         fit = ask_pool if self.options.partition_by == "pool" else fit_clusters

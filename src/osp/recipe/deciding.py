@@ -139,7 +139,7 @@ def decide_options(method: Any, preset: Preset, data: str, by_scale: dict[str, A
 DEMO_BATCH = 32
 """The demo has few labels and wants to end in seconds."""
 BUDGET = {"batch": 128, "mu": 1, "pool_batch": 16}
-"""Images per step where colour images meet the processor: see docs/osp.md, "What short runs need"."""
+"""Images per step where color images meet the processor: see docs/osp.md, "What short runs need"."""
 BUDGET_BEFORE = {"mu": 2, "pool_batch": 16}
 """At most this, in version 0.1."""
 SHORT = {
@@ -148,20 +148,20 @@ SHORT = {
     **dict.fromkeys(("schedule", "pretrain_schedule"), "cosine"),
     "one_schedule": True,
 }
-"""What learns most from colour images in minutes, for all methods alike; the same place has the figures."""
+"""What learns most from color images in minutes, for all methods alike; the same place has the figures."""
 
 
 def scale_options(method: Any, preset: Preset, scale: Scale, data: str, custom_network: bool = False) -> dict[str, Any]:
     """Options that a scale sets, so that runs end in time and methods have equal budgets; published ones win over them.
 
-    A module of the user's own may bring weights that large steps would destroy: its optimiser stays SGD. A method from
-    elsewhere that has chosen its optimiser, rate or schedule keeps them.
+    A module of the user's own may bring weights that large steps would destroy: its optimizer stays SGD. A method from
+    elsewhere that has chosen its optimizer, rate or schedule keeps them.
     """
     from osp.methods.base import Options
 
     known = method.Options.model_fields
-    foreign = not method.__module__.startswith("osp.methods.")
-    chosen = [n for n, field in Options.model_fields.items() if foreign and known[n].default != field.default]
+    outside = not method.__module__.startswith("osp.methods.")
+    chosen = [n for n, field in Options.model_fields.items() if outside and known[n].default != field.default]
     found: dict[str, Any] = {}
     if scale == "cpu" and preset != "paper" and not is_grey(data):
         least = {name: min(known[name].default, most) for name, most in BUDGET_BEFORE.items() if name in known}
@@ -210,7 +210,7 @@ def check_folders(data: str, recipe: Recipe) -> None:
         return
     if get(recipe.ood_data).unsorted and recipe.ood_ratio is not None:
         raise UserError(
-            f"ood_ratio {recipe.ood_ratio:g}: nobody knows which share of unsorted images is OOD. Leave it out, "
+            f"ood_ratio {recipe.ood_ratio:g}: it is not known which share of unsorted images is OOD. Leave it out, "
             "and all of them are used; ood_count=N takes N of them."
         )
     same = get(data).own_folder and absolute(recipe.ood_dir) == absolute(recipe.data_dir)
@@ -235,7 +235,7 @@ def check_machine(recipe: Recipe, options: Any) -> None:
     have = memory()
     if have is not None and least > have:
         raise UserError(
-            f"batch: {short(options.batch)} labelled images and {short(pool)} times as many others per step take "
+            f"batch: {short(options.batch)} labeled images and {short(pool)} times as many others per step take "
             f"{in_gigabytes(least)} before anything is computed; this machine has {in_gigabytes(have)}. "
             f"Take a smaller batch{', image_size' if side else ''} or mu."
         )

@@ -64,27 +64,27 @@ GROUPS: dict[str, dict[str, Text]] = {
     },
     "Split": {
         "ood_ratio": Text(
-            "share of the unlabelled images that is OOD",
+            "share of the unlabeled images that is OOD",
             "by the data set",
             "Share of the pool that shows none of the classes, 0 to 1.",
             float,
         ),
         "id_classes": Text("classes to learn, by number or name", "the set's usual ones"),
-        "labels_per_class": Text("labelled images per class", "by the data set", "Labelled images per class.", int),
+        "labels_per_class": Text("labeled images per class", "by the data set", "Labeled images per class.", int),
         "val_per_class": Text("validation images per class", "by the data set"),
         "unlabeled": Text(
-            "unlabelled images in all", "as many as fit", "Unlabelled images in all; default: as many as fit.", int
+            "unlabeled images in all", "as many as fit", "Unlabeled images in all; default: as many as fit.", int
         ),
         "id_count": Text(
-            "number of unlabelled ID images, instead of a total",
+            "number of unlabeled ID images, instead of a total",
             "what the total leaves",
-            "Unlabelled ID images, in place of a total.",
+            "Unlabeled ID images, in place of a total.",
             int,
         ),
         "ood_count": Text(
             "number of OOD images, instead of a ratio",
             "by ood_ratio",
-            "Unlabelled OOD images, in place of a ratio.",
+            "Unlabeled OOD images, in place of a ratio.",
             int,
         ),
     },
@@ -102,7 +102,7 @@ GROUPS: dict[str, dict[str, Text]] = {
             "cnn, fast, small, or wrn-DEPTH-WIDTH such as wrn-28-2. Or a file: ./tiny.py",
         ),
         "steps": Text(
-            "optimiser steps in all, over all stages",
+            "optimizer steps in all, over all stages",
             "by data and scale",
             "Length of the run; a short one is a long one scaled down.",
             int,

@@ -73,7 +73,7 @@ def read_fields(path: str | Path, what: str = "recipe") -> dict[str, Any]:
 def explain(
     error: ValidationError, model: type[BaseModel], what: str, hints: Mapping[str, str] = MappingProxyType({})
 ) -> str:
-    """A pydantic error as sentences: the field, the value, what would do; `hints` for fields that are none."""
+    """A pydantic error as sentences: the field, the value, what is allowed; `hints` for fields that are none."""
     sentences = []
     for problem in error.errors():
         field = str(problem["loc"][0]) if problem["loc"] else what
@@ -85,7 +85,7 @@ def explain(
         meaning = f" ({described.description})" if described and described.description else ""
         reason = problem["msg"].removeprefix("Value error, ").replace("Input should", "it should")
         value = short(problem["input"])
-        sentences.append(f"{field}: {value} will not do{meaning}: {reason}{'' if reason.endswith('?') else '.'}")
+        sentences.append(f"{field}: invalid value {value}{meaning}: {reason}{'' if reason.endswith('?') else '.'}")
     return "\n".join(dict.fromkeys(sentences))
 
 
@@ -118,7 +118,7 @@ def apply_assignments(
         recipe_fields = Recipe.model_fields
     options = fields.get("options") or {}
     if not isinstance(options, dict):
-        raise UserError(f"options: {short(options)} will not do; write `name: value` lines.")
+        raise UserError(f"options: invalid value {short(options)}; write `name: value` lines.")
     result = {**fields, "options": dict(options)}
     for text in assignments:
         key, value = parse_assignment(text)

@@ -30,7 +30,7 @@ Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 
 
 MOST = 2**62
-"""Of any count: larger numbers do not fit into arrays, and are nobody's wish."""
+"""Of any count: larger numbers do not fit into arrays."""
 
 
 def _field(name: str, default: Any = None, **limits: Any) -> Any:

@@ -58,7 +58,7 @@ class DataAlbum(Album):
 
             self.data, self.problem = open_again(run), ""
         except UserError as error:
-            self.problem = f"The images are not at hand: {printable(error)}"
+            self.problem = f"The images are not available: {printable(error)}"
         except ImportError as error:
             self.problem = f"Images cannot be shown here: {printable(error)}."
 

@@ -17,7 +17,7 @@ from osp.report.figure import line_style
 STYLES: dict[str, dict[str, Any]] = {
     "ID": {"color": "#2a6f97", "histtype": "stepfilled", "alpha": 0.55},
     "OOD": {"color": "#d1603d", "histtype": "step", "linewidth": 1.8, "hatch": "////"},
-    "unlabelled": {"color": "#666666", "histtype": "stepfilled", "alpha": 0.5},
+    "unlabeled": {"color": "#666666", "histtype": "stepfilled", "alpha": 0.5},
 }
 """Filled against hatched: they differ in grey, too."""
 
@@ -30,7 +30,7 @@ def draw_scores(
     score: str = "",
     names: Mapping[str, str] | None = None,
 ) -> None:
-    """One histogram per kind of image (`ID`, `OOD`, `unlabelled`), each as a share of its own kind; `names` has other
+    """One histogram per kind of image (`ID`, `OOD`, `unlabeled`), each as a share of its own kind; `names` has other
     words for the kinds."""
     shown = {kind: values[np.isfinite(values)] for kind, values in scores.items() if len(values)}
     together = np.concatenate([*shown.values(), [threshold]])
@@ -38,8 +38,8 @@ def draw_scores(
     bins = np.linspace(low, max(high, low + 1e-6), 41)
     for kind, values in shown.items():
         weights = np.full(len(values), 100 / len(values))
-        foreign = 100 * (values > threshold).mean()
-        label = f"{(names or {}).get(kind, kind)}: {len(values):,} images, {foreign:.0f} % above"
+        above = 100 * (values > threshold).mean()
+        label = f"{(names or {}).get(kind, kind)}: {len(values):,} images, {above:.0f} % above"
         axes.hist(np.clip(values, bins[0], bins[-1]), bins=bins.tolist(), weights=weights, label=label, **STYLES[kind])
     axes.axvline(threshold, color="black", linestyle="--", linewidth=1.2, label=f"threshold {threshold:.3g}")
     named = f"OOD score {score!r}" if score else "OOD score"
@@ -57,10 +57,10 @@ MOST_NAMED = 25
 
 @dataclass(frozen=True)
 class Pair:
-    """Images of one class that are taken for another."""
+    """Images of one class that were given another."""
 
     truth: int
-    taken_for: int
+    predicted: int
     count: int
     share: float
     """Percent of the images of that class."""
@@ -70,7 +70,7 @@ def worst_pairs(matrix: np.ndarray, most: int = 8) -> list[Pair]:
     """The largest entries off the diagonal, by their share of the row.
 
     >>> worst_pairs(np.array([[3, 1], [2, 2]]))[0]
-    Pair(truth=1, taken_for=0, count=2, share=50.0)
+    Pair(truth=1, predicted=0, count=2, share=50.0)
     """
     totals = matrix.sum(axis=1)
     pairs = [
@@ -78,14 +78,14 @@ def worst_pairs(matrix: np.ndarray, most: int = 8) -> list[Pair]:
         for row, column in zip(*np.nonzero(matrix), strict=True)
         if row != column
     ]
-    return sorted(pairs, key=lambda pair: (-pair.share, -pair.count, pair.truth, pair.taken_for))[:most]
+    return sorted(pairs, key=lambda pair: (-pair.share, -pair.count, pair.truth, pair.predicted))[:most]
 
 
 def draw_confusion(axes: Axes, matrix: np.ndarray, names: tuple[str, ...]) -> None:
-    """Rows are classes, columns what they were taken for, in percent of the row; numbers where they fit."""
+    """Rows are classes, columns what was predicted, in percent of the row; numbers where they fit."""
     shares = 100 * matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     axes.imshow(shares, cmap="Greys", vmin=0, vmax=100)
-    axes.set(xlabel="taken for", ylabel="class")
+    axes.set(xlabel="predicted", ylabel="class")
     if len(names) > MOST_NAMED:
         return
     short = [name if len(name) <= 18 else f"{name[:17]}…" for name in names]

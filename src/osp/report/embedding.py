@@ -37,7 +37,7 @@ def feature_map(run: Run, most_id: int = MOST_ID, most_ood: int = MOST_OOD) -> F
     """t-SNE (van der Maaten and Hinton 2008) of features of test images; None without at least five.
 
     Where there are no OOD test images (a pile of unsorted photos), the black points are images of the pool that the
-    model calls foreign.
+    model calls unknown.
     """
     test = run.group("test")
     if run.predictions is None or test is None or test.targets is None:
@@ -54,7 +54,7 @@ def feature_map(run: Run, most_id: int = MOST_ID, most_ood: int = MOST_OOD) -> F
         pool = run.predictions.pool
         called = np.flatnonzero(pool.scores[run.predictions.score][pool.sample] > run.predictions.threshold)
         chosen = called[spread(len(called), most_ood)]
-        rows, unknown = pool.sample[chosen], "unlabelled images that it calls foreign"
+        rows, unknown = pool.sample[chosen], "unlabeled images that it calls unknown"
         features.append(pool.features[chosen])
         groups += ["pool"] * len(rows)
     numbers.append(rows)

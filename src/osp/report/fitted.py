@@ -30,9 +30,9 @@ NUMBERS: dict[str, tuple[str, str, str]] = {
     "balanced_accuracy": ("estimates", "the same, all classes counted alike", "%"),
     "ece": ("estimates", "calibration error by cross-validation", "%"),
     "test accuracy": ("test", "accuracy on test photos", "%"),
-    "auroc": ("test", "AUROC, known against foreign test photos", ""),
-    "known_accepted": ("test", "known test photos taken for known", "%"),
-    "foreign_accepted": ("test", "foreign test photos taken for known", "%"),
+    "auroc": ("test", "AUROC, known against unknown test photos", ""),
+    "known_accepted": ("test", "known test photos that are accepted", "%"),
+    "foreign_accepted": ("test", "unknown test photos that are accepted", "%"),
     "share": ("pile_photos", "share of the pile that belongs, estimated", "%"),
     "seconds": ("", "seconds, without this page", ""),
 }
@@ -117,7 +117,7 @@ class FittedView(View):
         kept = self.result.get("answer", "instant")
         how = "" if kept == "instant" else f" It was trained on by {printable(kept)}."
         if counted and self.answer == "labels alone":
-            how = " The classes are told apart by the sorted ones alone, which cross-validation found better."
+            how = " The classes are learned from the sorted ones alone, which cross-validation found better."
         return (
             f"This classifier learned {len(self.names)} classes from {len(self.tables.labels):,} sorted photos{rest}, "
             f"looking at them with {printable(self.result['backbone'])}.{how}"
@@ -145,7 +145,7 @@ class FittedView(View):
         if not pile["counted"]:
             return "There was no pile to look through."
         known = self.threshold is not None
-        unknown = f"{pile['out']:,} look foreign" if known else "there was nothing to tell others by"
+        unknown = f"{pile['out']:,} look unknown" if known else "there was nothing to tell unknown photos by"
         guess = ""
         if known and not len(self.tables.known_scores):
             guess = " Take that as a guess: with one photo per class the threshold rests on the pile alone."
@@ -170,7 +170,7 @@ class FittedView(View):
             return shown(float(value), unit)
         interval = f" ({part['low']:.0f} to {part['high']:.0f})" if key == "accuracy" else ""
         if key == "auroc":
-            interval = f" ({part['images']:,} known, {part['foreign']:,} foreign)"
+            interval = f" ({part['images']:,} known, {part['foreign']:,} unknown)"
         counted = {"share": "counted", "foreign_accepted": "foreign", "auroc": ""}.get(key, "images")
         count = f" of {part[counted]:,}" if counted else ""
         return f"{100 * value if key == 'share' else value:.1f}{' %' if unit else ''}{interval}{count}"
@@ -203,25 +203,25 @@ class FittedView(View):
         pile = self.result["pile_photos"]
         if pile["counted"]:
             found.append({"number": f"{pile['in']:,}", "text": f"of {pile['counted']:,} in the pile look like a class"})
-            found.append({"number": f"{pile['out']:,}", "text": "look foreign"})
+            found.append({"number": f"{pile['out']:,}", "text": "look unknown"})
         if tested and tested.get("foreign"):
             known = f"(of the {tested['images']:,} known ones {tested['known_accepted']:.0f} %)"
-            text = f"of {tested['foreign']:,} foreign test photos get in {known}"
+            text = f"of {tested['foreign']:,} unknown test photos are accepted {known}"
             found.append({"number": f"{tested['foreign_accepted']:.0f} %", "text": text})
         if tested and tested.get("auroc") is not None:
-            found.append({"number": f"{tested['auroc']:.1f}", "text": "AUROC, known against foreign test photos"})
+            found.append({"number": f"{tested['auroc']:.1f}", "text": "AUROC, known against unknown test photos"})
         doubts = len(self.tables.doubts)
         found.append({"number": f"{doubts:,}", "text": "label looks wrong" if doubts == 1 else "labels look wrong"})
         return found
 
     def _bars(self) -> list[dict[str, Any]]:
-        """How many photos of the pile look like each class, and how many foreign."""
+        """How many photos of the pile look like each class, and how many look unknown."""
         pile = self.result["pile_photos"]
         if not pile["counted"]:
             return []
         classes = zip(self.names, self.tables.names, strict=True)
         counts = [(mark(k)["style"], name, int(pile["per_class"].get(raw, 0))) for k, (name, raw) in enumerate(classes)]
-        counts.append(("cood", "foreign", int(pile["out"])))
+        counts.append(("cood", "unknown", int(pile["out"])))
         most = max(count for *_, count in counts) or 1
         return [
             {"style": style, "name": name, "count": f"{count:,}", "share": round(100 * count / most, 1)}
@@ -250,15 +250,15 @@ class FittedView(View):
         if self.threshold is None:
             return []
         known = self.test.truth != NONE
-        pile = {"ID": self.tables.known_scores, "unlabelled": self.pool.scores}
+        pile = {"ID": self.tables.known_scores, "unlabeled": self.pool.scores}
         test = {"ID": self.test.scores[known], "OOD": self.test.scores[~known]}
         return [
-            Histogram("The pile, and sorted photos", pile, {"ID": "sorted, held out", "unlabelled": "pile"}),
-            Histogram("Test photos", test, {"ID": "known", "OOD": "foreign"}),
+            Histogram("The pile, and sorted photos", pile, {"ID": "sorted, held out", "unlabeled": "pile"}),
+            Histogram("Test photos", test, {"ID": "known", "OOD": "unknown"}),
         ]
 
     def map(self) -> Map | None:
-        """Sorted photos by class, photos of the pile by the class they look like, small, and foreign ones black."""
+        """Sorted photos by class, photos of the pile by the class they look like, small, and unknown ones black."""
         taught, pile = self.tables, self.tables.pile
         sorted_rows, pile_rows = spread(len(taught.labels), MOST_LABELED), spread(len(taught.sample), MOST_PILE)
         features = np.concatenate([taught.labeled[sorted_rows], taught.sample_features[pile_rows]])
@@ -274,7 +274,7 @@ class FittedView(View):
             number, chance = int(pile.predicted[row]), 100 * pile.confidence[row]
             words = f"pile: {self.names[number]} {chance:.0f} %; OOD score {pile.scores[row]:.2f}"
             points.append(Point(pile.where[row], NONE if pile.outside[row] else number, words, False, small=True))
-        return Map(embed(features), points, "foreign")
+        return Map(embed(features), points, "unknown")
 
     def confusions(self) -> list[tuple[str, np.ndarray]]:
         """Of the held-out photos and of the test photos."""
@@ -291,15 +291,15 @@ class FittedView(View):
 
     def galleries(self, other: View | None, name: str) -> list[Gallery]:
         limit = self.threshold
-        unknown = "" if limit is None else f" Above {limit:.2f}, in a dashed frame, a photo counts as foreign."
-        why = "the least foreign first. Their folder is named like none of the classes."
+        unknown = "" if limit is None else f" Above {limit:.2f}, in a dashed frame, a photo counts as unknown."
+        why = "the least unknown first. Their folder is named like none of the classes."
         found = [*self._classes(), self._doubts()]
         if self.held_out is not None:
             of = " sorted photos, each held out once."
             found.append(mistakes(self.held_out, self.names, "Mistakes, held out", of))
         found += [
             mistakes(self.test, self.names, "Mistakes, test photos", "; the surest first."),
-            accepted(self.test, self.names, "Foreign test photos that got in", why),
+            accepted(self.test, self.names, "Unknown test photos that are accepted", why),
         ]
         note = f"Photos of the pile by OOD score.{unknown}"
         found += by_score(self.pool, self.names, self.pool.outside, note, MOST_BY_SCORE)
@@ -332,9 +332,9 @@ class FittedView(View):
         return Gallery("Labels that look wrong", found, why)
 
     def looked(self, most: int) -> Looked:
-        """A photo of each of the first classes and one or two foreign ones.
+        """A photo of each of the first classes and one or two unknown ones.
 
-        Test photos where there are any, else photos of the pile: of what it was taught it knows the answer by heart.
+        Test photos where there are any, else photos of the pile: those that taught it would only be remembered.
         """
         found: list[tuple[str, str]] = []
         test, pool, taught = self.test, self.pool, self.tables
@@ -347,7 +347,7 @@ class FittedView(View):
             found += [each for each in (tested + others)[:3] if _there(each[0])][:1]
         strange = test.rows(np.flatnonzero(test.truth == NONE)) if (test.truth == NONE).any() else pool
         order = [row for row in np.argsort(-strange.scores, kind="stable") if strange.outside[row]]
-        what = "foreign" if len(test) else "of the pile"
+        what = "unknown" if len(test) else "of the pile"
         found += [(strange.where[row], what) for row in order[:6] if _there(strange.where[row])][:2]
         if not found:
             raise UserError("the photos are no longer where they were.")
@@ -366,12 +366,14 @@ def _there(file: str) -> bool:
 
 
 def _accepted(tested: dict[str, Any] | None) -> str:
-    """How many test photos of either kind get in; nothing without foreign ones."""
+    """How many test photos of either kind are accepted; nothing without unknown ones."""
     if not tested or not tested.get("foreign"):
         return ""
     counts = [(tested[f"{kind}_accepted"], tested[of]) for kind, of in (("foreign", "foreign"), ("known", "images"))]
-    (foreign, strangers), (known, familiar) = [(round(share * count / 100), count) for share, count in counts]
-    return f" {foreign:,} of {strangers:,} foreign test photos get in, and {known:,} of the {familiar:,} known ones."
+    (unknown, strangers), (known, familiar) = [(round(share * count / 100), count) for share, count in counts]
+    return (
+        f" It accepts {unknown:,} of {strangers:,} unknown test photos, and {known:,} of the {familiar:,} known ones."
+    )
 
 
 def differences(view: FittedView, other: View, name: str) -> list[str]:

@@ -54,7 +54,7 @@ def by_score(images: Judged, names: Sequence[str], framed: np.ndarray, note: str
 
     order = np.argsort(images.scores, kind="stable")[::-1].tolist()
     unknown, known = (shots(images, rows, caption, framed) for rows in both_ends(order, most))
-    return [Gallery("Most foreign", unknown, note), Gallery("Least foreign", known)]
+    return [Gallery("Most unknown", unknown, note), Gallery("Least unknown", known)]
 
 
 def mistakes(images: Judged, names: Sequence[str], title: str, of: str) -> Gallery:
@@ -65,7 +65,7 @@ def mistakes(images: Judged, names: Sequence[str], title: str, of: str) -> Galle
 
     def caption(row: int) -> str:
         truth, said = names[images.truth[row]], names[images.predicted[row]]
-        return f"{truth}, taken for {said} {percent(images.confidence[row])}"
+        return f"{truth}, predicted {said} {percent(images.confidence[row])}"
 
     return Gallery(title, shots(images, order, caption, keys=images.truth), f"{len(wrong):,} of {len(known):,}{of}")
 
@@ -113,7 +113,7 @@ def disagreements(
         where = images.where[row]
         if where in other and other[where] != own[row]:
             pair = own[row], other[where]
-            here, there = ("foreign" if each is None else each for each in pair)
+            here, there = ("unknown" if each is None else each for each in pair)
             shot = Shot(where, int(images.predicted[row]), f"{here}; {name}: {there}", bool(images.outside[row]))
             kinds.setdefault(pair, []).append(shot)
     found = [shot for several in zip_longest(*kinds.values()) for shot in several if shot is not None]

@@ -96,7 +96,7 @@ def confusion_part(matrix: np.ndarray, names: tuple[str, ...]) -> dict[str, Any]
     pairs = [
         {
             "truth": names[pair.truth],
-            "taken_for": names[pair.taken_for],
+            "predicted": names[pair.predicted],
             "count": f"{pair.count:,}",
             "share": f"{pair.share:.0f}",
         }

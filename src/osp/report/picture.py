@@ -38,15 +38,15 @@ def draw(data: Data, scores: np.ndarray, result: dict[str, Any], metrics: list[d
     learning = f"Learning ({len(data.split.val):,} validation images)"
     draw_curves(curve, metrics, {"val_accuracy": "validation accuracy"}, learning, "%")
     auroc = "" if result["pool_auroc"] is None else f" (AUROC {result['pool_auroc']:.1f})"
-    kinds = {"unlabelled": scores} if data.truth is None else {"ID": scores[~data.truth], "OOD": scores[data.truth]}
+    kinds = {"unlabeled": scores} if data.truth is None else {"ID": scores[~data.truth], "OOD": scores[data.truth]}
     if len(scores):
-        draw_scores(histogram, kinds, result["threshold"], f"Unlabelled images{auroc}")
+        draw_scores(histogram, kinds, result["threshold"], f"Unlabeled images{auroc}")
     else:
         histogram.axis("off")
     order = np.argsort(scores, kind="stable")
     count = min(COLUMNS * ROWS, max(1, len(order) // 2))
     if len(order):
-        _draw_images(familiar, data, order[:count], "Unlabelled images that look most familiar")
+        _draw_images(familiar, data, order[:count], "Unlabeled images that look most familiar")
         known = " (red frame: truly OOD)" if data.truth is not None and data.truth.any() else ""
         _draw_images(unknown, data, order[::-1][:count], f"... and most unknown{known}")
     sizes = len(data.split.test), len(data.split.test_ood)

@@ -23,7 +23,7 @@ NUMBERS = {
     "open_accuracy": ("balanced accuracy with “none of them” as a class", "%"),
     "auroc": ("AUROC, ID against OOD test images", ""),
     "fpr95": ("OOD accepted where 95 % of ID are", "%"),
-    "pool_auroc": ("AUROC in the unlabelled pool", ""),
+    "pool_auroc": ("AUROC in the unlabeled pool", ""),
     "purity": ("ID among the pool images it keeps", "%"),
     "recall": ("ID pool images that it keeps", "%"),
     "val_accuracy": ("validation accuracy", "%"),
@@ -83,7 +83,7 @@ class TrainedView(View):
         return f"{self.run.method} on {self.run.data_name}"
 
     def sentences(self) -> list[str]:
-        """What was learned from what, how well it names classes, how well it knows what is foreign."""
+        """What was learned from what, how well it names classes, how well it tells what is unknown."""
         return [self._learned(), self._named(), self._unknown()]
 
     def _learned(self) -> str:
@@ -91,11 +91,11 @@ class TrainedView(View):
         pool, ratio = int(run.number("unlabeled") or 0), run.number("ood_ratio")
         labeled = run.group("labeled")
         total = len(labeled) if labeled is not None else classes * run.plan.labels_per_class
-        said = f"{run.method} learned {classes} classes of {run.data_name} from {total:,} labelled images"
+        said = f"{run.method} learned {classes} classes of {run.data_name} from {total:,} labeled images"
         if not pool:
-            return f"{said} and no unlabelled ones."
+            return f"{said} and no unlabeled ones."
         unknown = "" if ratio is None else f", {100 * ratio:.0f} % of which show none of the classes"
-        return f"{said} and {pool:,} unlabelled ones{unknown}."
+        return f"{said} and {pool:,} unlabeled ones{unknown}."
 
     def _named(self) -> str:
         accuracy, images = self.run.number("accuracy"), int(self.run.number("test_images") or 0)
@@ -112,23 +112,21 @@ class TrainedView(View):
         if predictions is not None and auroc is not None and ood is not None:
             through = 100 * (ood.scores[predictions.score] <= predictions.threshold).mean()
             return (
-                f"Foreign images score higher than known ones in {auroc:.1f} % of pairs (AUROC); its threshold lets "
-                f"{through:.0f} % of {len(ood):,} foreign test images through."
+                f"Unknown images score higher than known ones in {auroc:.1f} % of pairs (AUROC); its threshold lets "
+                f"{through:.0f} % of {len(ood):,} unknown test images through."
             )
         if auroc is not None:
-            return f"Foreign images score higher than known ones in {auroc:.1f} % of pairs (AUROC)."
+            return f"Unknown images score higher than known ones in {auroc:.1f} % of pairs (AUROC)."
         if predictions is not None and len(self.pool):
             called = int(self.pool.outside.sum())
-            return (
-                f"It calls {called:,} of the {len(self.pool):,} unlabelled images foreign; nobody knows how many are."
-            )
-        return "There were no foreign images to test it on."
+            return f"It calls {called:,} of the {len(self.pool):,} unlabeled images unknown; how many are is not known."
+        return "There were no unknown images to test it on."
 
     def numbers(self) -> dict[str, str]:
         return {name: shown(self.run.number(key), unit) for key, (name, unit) in NUMBERS.items()}
 
     def more(self, other: View | None, name: str) -> dict[str, Any]:
-        kind = "validation" if self.run.group("validation") is not None else "labelled"
+        kind = "validation" if self.run.group("validation") is not None else "labeled"
         listed = ", ".join(f"{printable(each)} {printable(version)}" for each, version in self.run.versions.items())
         variant = self.run.result.get("data_variant")
         return {
@@ -160,8 +158,8 @@ class TrainedView(View):
         known, pool = self.test.truth != NONE, self.pool.scores
         test = {"ID": self.test.scores[known], "OOD": self.test.scores[~known]}
         truth, score = self.run.truth, printable(self.run.predictions.score)
-        kinds = {"unlabelled": pool} if truth is None else {"ID": pool[~truth], "OOD": pool[truth]}
-        return [Histogram("Test images", test, score=score), Histogram("Unlabelled images", kinds, score=score)]
+        kinds = {"unlabeled": pool} if truth is None else {"ID": pool[~truth], "OOD": pool[truth]}
+        return [Histogram("Test images", test, score=score), Histogram("Unlabeled images", kinds, score=score)]
 
     def map(self) -> Map | None:
         found, predictions = feature_map(self.run), self.run.predictions
@@ -174,9 +172,9 @@ class TrainedView(View):
         for number, group, row in zip(found.classes, found.groups, found.rows, strict=True):
             images, i = rows["pool" if group == "pool" else "test"], first[group] + row
             predicted, score = int(images.predicted[i]), images.scores[i]
-            truth = self.names[number] if number >= 0 else "foreign" if tested else "unlabelled"
+            truth = self.names[number] if number >= 0 else "unknown" if tested else "unlabeled"
             wrong = predicted != number if number >= 0 else tested and not images.outside[i]
-            words = f"{truth}; taken for {self.names[predicted]}; OOD score {score:.3g}"
+            words = f"{truth}; predicted {self.names[predicted]}; OOD score {score:.3g}"
             points.append(Point(images.where[i], int(number), words, bool(wrong)))
         return Map(found.places, points, found.unknown)
 
@@ -193,7 +191,7 @@ class TrainedView(View):
         if self.run.predictions is None:
             return []
         unknown = self.pool.truth == NONE
-        note = f"Unlabelled images by OOD score; above {self.threshold:.3g} an image counts as foreign."
+        note = f"Unlabeled images by OOD score; above {self.threshold:.3g} an image counts as unknown."
         found = [
             *self._by_confidence(unknown),
             *by_score(self.pool, self.names, unknown, note),
@@ -211,8 +209,8 @@ class TrainedView(View):
         ends = [surest(self.pool, number, each) for number in range(len(self.names))]
         best, worst = ([row for end in ends for row in end[side]] for side in (0, 1))
         framed = " Dashed frame: known to show none of the classes." if unknown.any() else ""
-        sure = f"Unlabelled images that the model is most sure of.{framed}"
-        unsure = f"Unlabelled images that it would rather not name.{framed}"
+        sure = f"Unlabeled images that the model is most sure of.{framed}"
+        unsure = f"Unlabeled images that it is least sure of.{framed}"
         return [
             Gallery("Surest of each class", shots(self.pool, best, caption, unknown), sure),
             Gallery("Least sure of each class", shots(self.pool, worst, caption, unknown), unsure),
@@ -227,9 +225,9 @@ class TrainedView(View):
         targets, ids = (np.concatenate(each) for each in ([t for _, t in known], [group.ids for group, _ in known]))
         rows = doubtful(np.concatenate([group.features for group, _ in known]), targets)[:MOST]
         found = [Place(False, int(ids[row])) for row in rows]
-        why = f"Labelled images whose {NEIGHBORS} nearest others, by their features, all have another label."
+        why = f"Labeled images whose {NEIGHBORS} nearest others, by their features, all have another label."
         wrong = [
-            Shot(place, int(targets[row]), f"labelled {self.names[targets[row]]}")
+            Shot(place, int(targets[row]), f"labeled {self.names[targets[row]]}")
             for place, row in zip(found, rows, strict=True)
         ]
         return [Gallery("Labels that look wrong", wrong, why)]

@@ -42,7 +42,7 @@ class Gallery:
 
 @dataclass(frozen=True)
 class Histogram:
-    """OOD scores of kinds of images (`ID`, `OOD`, `unlabelled`); `names` has other words for the kinds."""
+    """OOD scores of kinds of images (`ID`, `OOD`, `unlabeled`); `names` has other words for the kinds."""
 
     title: str
     scores: Mapping[str, np.ndarray]

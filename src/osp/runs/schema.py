@@ -134,7 +134,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def check(fields: Mapping[str, Any], model: type[Model]) -> Model:
-    """The fields as this model has them; ValueError that names the first that will not do."""
+    """The fields as this model has them; ValueError that names the first that is invalid."""
     try:
         return model(**fields)
     except ValidationError as error:
