@@ -89,7 +89,12 @@ def check_words() -> None:
 def check_work_in_common(number: int) -> None:
     """What the first makes for all, what each makes, and what the first holds."""
     made: list[int] = []
-    assert distributed.from_first(lambda: made.append(number) or {"steps": 2 + number}) == {"steps": 2}
+
+    def make() -> dict[str, int]:
+        made.append(number)
+        return {"steps": 2 + number}
+
+    assert distributed.from_first(make) == {"steps": 2}
     assert made == ([0] if number == 0 else [])
     with pytest.raises(distributed.Everywhere, match=r"^no plan$"):
         distributed.from_first(lambda: complain("no plan"))

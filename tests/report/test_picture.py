@@ -12,13 +12,12 @@ import matplotlib.text
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 import osp
 from osp import Recipe
 from osp.engine.data import Data, random_data
-from osp.report.figure import own_style, save_png
+from osp.report.figure import own_style, png, save_png
 from osp.report.picture import draw, headline, named_classes
 
 
@@ -91,7 +90,7 @@ def test_the_legend_of_the_scores_lies_above_the_bars(truth: bool, tmp_path: Pat
     data = replace(data, truth=np.arange(60) % 2 == 0 if truth else None)
     with own_style():
         figure = draw(data, np.linspace(0, 1, 60) ** 4, RESULT, METRICS)
-        FigureCanvasAgg(figure).draw()
+        png(figure)  # places everything
         scores = next(axes for axes in figure.findobj(Axes) if "OOD score" in axes.get_xlabel())
         legend = scores.get_legend()
         assert legend is not None
