@@ -14,7 +14,7 @@ from osp.bench.numbers import TEST, Report, budgets, differences
 from osp.bench.sheets import Sheet, against_sheet, legend, numbers_sheet, sheets_of
 from osp.errors import UserError, printable
 from osp.files import make_folder, write_text
-from osp.report.template import data_url, render
+from osp.report.html import data_url, render
 from osp.tables import defused
 
 if TYPE_CHECKING:
