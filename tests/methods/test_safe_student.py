@@ -133,7 +133,7 @@ def test_it_trains_its_teacher_from_labels_alone_and_then_has_rounds_of_equal_le
 
 
 def test_an_image_cannot_be_seen_and_unseen() -> None:
-    with pytest.raises(UserError, match=r"unseen_below: invalid value 0\.7.* at most seen_above"):
+    with pytest.raises(UserError, match=r"unseen_below: 0\.7 is invalid .* at most seen_above"):
         make_plan(Recipe(method="safe-student", options={"seen_above": 0.6, "unseen_below": 0.7}))
 
 

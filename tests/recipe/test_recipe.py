@@ -69,7 +69,7 @@ def test_a_scale_sets_steps_network_and_intervals() -> None:
         ({"precision": "64"}, ["precision: '64'"]),
     ],
 )
-def test_what_will_not_do_is_refused_by_field_and_value(fields: dict[str, Any], words: list[str]) -> None:
+def test_what_is_invalid_is_refused_by_field_and_value(fields: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(UserError) as refused:
         make_plan(Recipe(**fields))
     for word in words:

@@ -85,7 +85,7 @@ def explain(
         meaning = f" ({described.description})" if described and described.description else ""
         reason = problem["msg"].removeprefix("Value error, ").replace("Input should", "it should")
         value = short(problem["input"])
-        sentences.append(f"{field}: invalid value {value}{meaning}: {reason}{'' if reason.endswith('?') else '.'}")
+        sentences.append(f"{field}: {value} is invalid{meaning}: {reason}{'' if reason.endswith('?') else '.'}")
     return "\n".join(dict.fromkeys(sentences))
 
 
@@ -118,7 +118,7 @@ def apply_assignments(
         recipe_fields = Recipe.model_fields
     options = fields.get("options") or {}
     if not isinstance(options, dict):
-        raise UserError(f"options: invalid value {short(options)}; write `name: value` lines.")
+        raise UserError(f"options: {short(options)} is invalid; write `name: value` lines.")
     result = {**fields, "options": dict(options)}
     for text in assignments:
         key, value = parse_assignment(text)
