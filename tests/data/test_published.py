@@ -90,7 +90,8 @@ def test_a_real_set_has_the_published_counts_when_it_is_loaded_described_and_lis
     mean = levels @ np.arange(256) / levels.sum(1)
     std = np.sqrt(levels @ np.arange(256) ** 2 / levels.sum(1) - mean**2)
     np.testing.assert_allclose(mean / 255, train.mean, atol=0.002)
-    np.testing.assert_allclose(std / 255, train.std, atol=0.002)
+    if name != "tinyimagenet":  # published for 64x64, these are 32x32
+        np.testing.assert_allclose(std / 255, train.std, atol=0.002)
 
     described = osp.data.describe_set(name, root)
     assert (described.class_names, described.shape) == (train.class_names, shape)
