@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,7 @@ from osp.cli.text import complain
 from osp.errors import UserError, user_path
 
 if TYPE_CHECKING:
-    from osp.bench.cells import Choice
+    from osp.bench.cells import Choice, Table
     from osp.bench.store import Store
 
 DEFAULT_STORE = Path("runs/store")
@@ -64,6 +65,20 @@ def choice_of(
         tuple(settings or ()),
         fields or {},
     )
+
+
+def tables_of(names: Iterable[str] | None, choice: Choice) -> list[Table]:
+    """The tables of these names; without any, all that can be about these methods and data sets."""
+    from osp.bench import grid
+    from osp.bench.cells import expand
+
+    if names:
+        return [expand(grid.find_grid(name, choice.named), choice) for name in names]
+    found = []
+    for name in grid.names():
+        with contextlib.suppress(UserError):
+            found.append(expand(grid.packaged(name), choice))
+    return found
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

@@ -78,8 +78,7 @@ def run(
 
     Finished runs are not repeated, interrupted ones go on, failed ones are tried again.
     """
-    from osp.bench.cells import expand
-    from osp.bench.grid import check_measure, find_grid
+    from osp.bench.grid import check_measure
     from osp.bench.jobs import KeyCache
     from osp.bench.numbers import check_row, fill
 
@@ -95,7 +94,7 @@ def run(
             check_measure(each)
     except ValueError as error:
         raise UserError(f"--measure: {error}.") from None
-    tables = [expand(find_grid(name, choice.named), choice) for name in names]
+    tables = options.tables_of(names, choice)
     for table in tables:
         if against is not None:
             check_row(table, against)

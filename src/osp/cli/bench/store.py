@@ -9,13 +9,14 @@ import typer
 
 from osp.cli.bench import options
 from osp.cli.text import columns, console, say
-from osp.errors import UserError, user_path
+from osp.errors import user_path
 
 if TYPE_CHECKING:
     from osp.bench.cells import Table
     from osp.bench.store import Store
 
 STATES = ("finished", "running", "interrupted", "failed", "damaged", "stale", "missing")
+DAMAGED = "its result or plan is damaged; the next bench redoes it"
 
 
 def list_tables(
@@ -29,25 +30,19 @@ def list_tables(
 
     Example: `osp bench list --scale demo --datasets digits --seeds 0-4`
     """
-    from osp.bench.cells import expand
-    from osp.bench.grid import find_grid, names
     from osp.bench.jobs import Expected
     from osp.machine import duration
 
     kept = options.open_store(store)
     expected = Expected(kept)
     rows: list[tuple[object, ...]] = []
-    for name in names():
-        grid = find_grid(name)
-        try:
-            plans = expand(grid, options.choice_of(scale, seeds, datasets=datasets)).plans
-        except UserError:  # a table that is not about these data sets
-            continue
+    for table in options.tables_of(None, options.choice_of(scale, seeds, datasets=datasets)):
+        grid, plans = table.grid, table.plans
         missing = [plan for plan in plans if kept.status(plan) != "finished"]
         time = duration(expected.total(missing, jobs)) if missing else "-"
         also = f" Also: {', '.join(grid.aliases)}." if grid.aliases else ""
         state = f"{len(plans) - len(missing)}/{len(plans)}" if plans else "-"
-        rows.append((name, state, time, f"{grid.title}. {grid.about}{also}"))
+        rows.append((grid.name, state, time, f"{grid.title}. {grid.about}{also}"))
     console().print(columns(*rows, headings=("table", "done", "to do", "what it shows"), padding=(0, 1)))
     say("\nOther commands: `osp bench speed`, `osp bench cost`, `osp bench status`, `osp bench export`.")
 
@@ -67,9 +62,6 @@ def status(
 
     Example: `osp bench status table1 --scale demo --datasets digits --seeds 0-1`
     """
-    from osp.bench.cells import expand
-    from osp.bench.grid import find_grid
-    from osp.bench.grid import names as all_names
     from osp.bench.jobs import Expected
     from osp.machine import duration
 
@@ -77,27 +69,17 @@ def status(
     expected = Expected(kept)
     rows: list[tuple[object, ...]] = []
     failures: list[str] = []
-    for name in names or all_names():
-        choice = options.choice_of(scale, seeds, methods, datasets, ratios, settings)
-        grid = find_grid(name, choice.named)
-        try:
-            table = expand(grid, choice)
-        except UserError:
-            if names:
-                raise
-            continue
+    for table in options.tables_of(names, options.choice_of(scale, seeds, methods, datasets, ratios, settings)):
         plans = {kept.folder_for(plan).path.name: plan for plan in table.plans}
         states = {folder: kept.status(plan) for folder, plan in plans.items()}
         left = [plan for folder, plan in plans.items() if states[folder] != "finished"]
         if not plans or (not names and set(states.values()) == {"missing"}):
             continue
         counts = [sum(state == each for state in states.values()) for each in STATES]
-        rows.append((name, *counts, duration(expected.total(left, jobs)) if left else "-"))
+        rows.append((table.grid.name, *counts, duration(expected.total(left, jobs)) if left else "-"))
         for folder, plan in plans.items():
             if states[folder] in ("failed", "damaged"):
-                reason = (
-                    kept.failure(kept.folder_for(plan)) or "its result or plan is damaged; the next bench redoes it"
-                )
+                reason = kept.failure(kept.folder_for(plan)) or DAMAGED
                 failures.append(f"{folder}: {states[folder]}: {reason}")
     options.tell_problems(kept)
     if not rows:
@@ -123,16 +105,14 @@ def export(
 
     Example: `osp bench export table1 --to results --seeds 0-4`
     """
-    from osp.bench.cells import expand
     from osp.bench.export import export as copy
-    from osp.bench.grid import find_grid
     from osp.bench.numbers import fill
     from osp.bench.store import Store
 
     kept = options.open_store(store)
     if names:
         choice = options.choice_of(scale, seeds, methods, datasets, ratios, settings)
-        runs = [run for name in names for run in fill(kept, expand(find_grid(name, choice.named), choice)).runs]
+        runs = [run for table in options.tables_of(names, choice) for run in fill(kept, table).runs]
     else:
         runs = list(kept.runs())
     target = Store(user_path(to))
