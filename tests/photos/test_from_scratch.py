@@ -95,7 +95,7 @@ def test_a_test_photo_that_was_learned_from_does_not_count(folders: Path) -> Non
     shutil.copy(folders / "test/red/red-1.png", folders / "pile/copy.png")
     left = without_copies(test, (known, list_pile(folders / "pile")))
     assert len(left.files) == len(test.files) - 2
-    with pytest.raises(UserError, match="keep others aside"):
+    with pytest.raises(UserError, match="keep other photos for --test"):
         without_copies(test, (test,))
 
 
