@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from osp.models.instant import Adapter, Instant
 from osp.photos.instant import fit_instant
@@ -28,20 +29,26 @@ def by_hand(instant: Instant, feature: np.ndarray) -> tuple[np.ndarray, float]:
         mean = members.sum(axis=0) / np.linalg.norm(members.sum(axis=0))
         alike.append((z @ mean + np.mean(sorted(members @ z)[-5:])) / 2)
     score = 1 - max(alike)
+    if instant.asked is not None:
+        score = float(instant.asked.score(torch.from_numpy(feature)[None]))
     if instant.neighbors:
         near = np.argsort(-(instant.references @ z))[: instant.neighbors]
-        score = np.mean([score, *instant.reference_scores[near]])
+        if instant.asked is None:
+            score = np.mean([score, *instant.reference_scores[near]])
         z = (1 - instant.smoothing) * z + instant.smoothing * instant.references[near].mean(axis=0)
     if instant.adapter is not None:
         z = z + instant.adapter.up @ np.maximum(instant.adapter.down @ z + instant.adapter.bias, 0)
     return instant.weight @ z + instant.bias, float(score)
 
 
-@pytest.mark.parametrize("pile", [0, 60])
+@pytest.mark.parametrize(("pile", "asked"), [(0, False), (60, True), (60, False)])
 @pytest.mark.parametrize("adapted", [False, True])
-def test_logits_and_scores_are_those_of_the_formulas(pile: int, adapted: bool) -> None:
+def test_logits_and_scores_are_those_of_the_formulas(pile: int, asked: bool, adapted: bool) -> None:
     draws = np.random.default_rng(1)
     instant = replace(fitted(pile), smoothing=0.5 if pile else 0.0)
+    assert (instant.asked is not None) == (pile > 0)
+    if not asked:  # as in fits of version 0.1
+        instant = replace(instant, asked=None)
     if adapted:
         down, bias, up = (draws.normal(size=shape).astype(np.float32) for shape in ((8, 16), (8,), (16, 8)))
         instant = replace(instant, adapter=Adapter(down, bias, up))

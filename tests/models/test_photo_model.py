@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from safetensors.numpy import load as load_arrays
 from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save as save_arrays
 
 import osp
 from helpers.small_backbone import small_backbone
@@ -114,7 +118,46 @@ def test_a_head_with_a_mean_of_its_own_is_saved(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.ood_score(features), model.instant.ood_score(features))
     assert np.abs(again.logits(features) - model.instant.logits(features)).max() > 0.01
     facts = json.loads((tmp_path / "run" / FACTS).read_text())
-    assert facts["format"] == 3  # earlier versions refuse it instead of misreading it
+    assert facts["format"] == 4  # earlier versions refuse it instead of misreading it
+
+
+def test_fits_of_version_0_1_are_read_as_they_were(tmp_path: Path) -> None:
+    model = fitted(tmp_path / "in")
+    assert model.instant.asked is not None
+    before = replace(model.instant, asked=None)
+    PhotoModel(before, model.backbone).save(tmp_path / "run")
+    facts = json.loads((tmp_path / "run" / FACTS).read_text())
+    (tmp_path / "run" / FACTS).write_text(json.dumps({**facts, "format": 2}))
+    again = load_model(tmp_path / "run", small_backbone()).instant
+    features = np.random.default_rng(0).normal(size=(9, 48)).astype(np.float32)
+    np.testing.assert_array_equal(again.ood_score(features), before.ood_score(features))
+    assert np.abs(again.ood_score(features) - model.instant.ood_score(features)).max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("neighbors.values", lambda values: values[:-1]),
+        ("clusters.known", lambda known: known[:, :-1]),
+        ("clusters.basis", lambda basis: basis * np.nan),
+        ("spread", lambda spread: 0 * spread),
+        ("middle", lambda middle: middle.astype(np.int32)),
+    ],
+)
+def test_what_asks_the_pile_is_checked(tmp_path: Path, name: str, change: Callable[[np.ndarray], np.ndarray]) -> None:
+    fitted(tmp_path / "in").save(tmp_path / "run")
+    facts = json.loads((tmp_path / "run" / FACTS).read_text())
+    arrays = load_arrays((tmp_path / "run" / ARRAYS).read_bytes())
+    for changed in (
+        {f"asked.{name}": np.ascontiguousarray(change(arrays[f"asked.{name}"]))},
+        {"asked.more": arrays["bias"]},
+    ):
+        content = save_arrays(arrays | changed)
+        (tmp_path / "run" / ARRAYS).write_bytes(content)
+        digest = hashlib.blake2b(content, digest_size=16).hexdigest()
+        (tmp_path / "run" / FACTS).write_text(json.dumps({**facts, "arrays": digest}))
+        with pytest.raises(UserError, match=r"is damaged .*asked"):
+            load_model(tmp_path / "run", small_backbone())
 
 
 def test_accept_moves_the_decision(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ Features are centered by a mean m and scaled to length one: z = (f - m) / |f - m
 
 - *Classes*: a linear head on z, or on the mean of z and of its neighbors in the pile where that was found to help,
   perhaps through an adapter that training has learned. The logits are divided by a temperature.
-- *OOD score* (larger = more OOD): s(z) = 1 - max_c (cos(z, mean of class c) + mean of the five largest cos(z, image of
-  class c)) / 2, averaged over z and its neighbors in the pile, whose own scores are averaged in the same way.
+- *OOD score* (larger = more OOD): what clusters of the pile and chains of neighbors in it say (`osp.parts.pool_score`).
+  Without a pile, or with a small one, s(z) = 1 - max_c (cos(z, mean of class c) + mean of the five largest cos(z, image
+  of class c)) / 2. (Fits of version 0.1 average that over z and its neighbors in the pile.)
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from torch import Tensor, nn
 
 from osp.evaluate.estimates import Estimate
 from osp.evaluate.thresholds import ACCEPT, known_share, threshold
+from osp.parts.pool_score import PoolAsked
+from osp.scores.pool import BothScore
 
 NEAREST_LABELS = 5
 _CHUNK = 512
@@ -64,6 +67,7 @@ class Instant:
     references: np.ndarray
     """Rows of the pile in which neighbors are looked for."""
     reference_scores: np.ndarray
+    """Of the references, where neighbors have a part in OOD scores."""
     neighbors: int
     smoothing: float
     """Weight of the neighbors' mean in what the head is applied to: 0 or 1/2."""
@@ -82,6 +86,8 @@ class Instant:
     head_mean: np.ndarray | None = None
     """What the head's inputs are centered by where that is not `mean`: where labels alone separate the classes better
     than labels and pile do."""
+    asked: PoolAsked | None = None
+    """What gives the OOD scores, from raw features; None without a pile that can be asked."""
 
     def with_classes_of(self, alone: Instant) -> Instant:
         """Classes by an answer without a pile, OOD scores as here."""
@@ -181,6 +187,10 @@ class InstantNet(nn.Module):
             "references": instant.references,
             "reference_scores": instant.reference_scores,
         }
+        self.asked = None
+        if instant.asked is not None:
+            self.asked = BothScore(len(instant.mean), len(instant.class_names))
+            self.asked.take(instant.asked)
         self.adapted, self.own_middle = instant.adapter is not None, instant.head_mean is not None
         if instant.adapter is not None:
             arrays = {**arrays, "down": instant.adapter.down, "shift": instant.adapter.bias, "up": instant.adapter.up}
@@ -196,10 +206,14 @@ class InstantNet(nn.Module):
     def inputs(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """What the head, or the adapter before it, is applied to; and the OOD scores."""
         rows = centered(features, self.middle)
-        scores = distance(rows @ self.labeled.T, self.lengths, self.sizes)
-        if self.neighbors:
+        if self.asked is None:
+            scores = distance(rows @ self.labeled.T, self.lengths, self.sizes)
+        else:
+            scores = self.asked.part.score(features)
+        if self.neighbors and (self.smoothing or self.asked is None):
             near = nearest(rows, self.references, self.neighbors)
-            scores = averaged(scores, self.reference_scores[near])
+            if self.asked is None:
+                scores = averaged(scores, self.reference_scores[near])
             if self.smoothing:
                 rows = (1 - self.smoothing) * rows + self.smoothing * self.references[near].mean(dim=1)
         if self.own_middle:

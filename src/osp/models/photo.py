@@ -26,10 +26,14 @@ from osp.evaluate.estimates import Estimate
 from osp.evaluate.thresholds import ACCEPT
 from osp.files import replace
 from osp.models.gradcam import ClassMaps, weighed
-from osp.models.instant import Adapter, Instant
+from osp.models.instant import Adapter, Instant, tensor
 from osp.models.model import Answer, Model, named
 from osp.nets.huggingface import PREFIX, huggingface
 from osp.nets.pretrained import Backbone, efficientnet_lite0
+from osp.parts.clusters import Clusters
+from osp.parts.neighbors import Neighbors
+from osp.parts.pool_score import PoolAsked
+from osp.scores.pool import BothScore
 
 BACKBONES: dict[str, Callable[[], Backbone]] = {"lite0": efficientnet_lite0}
 PLAIN = Backbone("plain-features", "none", nn.Identity(), 0, (0.0,) * 3, (1.0,) * 3, 0, "")
@@ -37,8 +41,11 @@ PLAIN = Backbone("plain-features", "none", nn.Identity(), 0, (0.0,) * 3, (1.0,) 
 SAVED_AS = {"efficientnet-lite0": "lite0"}
 """Names in saved models."""
 ARRAYS, FACTS = "photos.safetensors", "photos.json"
-FORMAT, FORMAT_WITH_HEAD_MEAN = 2, 3
-"""The second is written only where the head has a mean of its own: versions that do not know of it would misread it."""
+FORMAT = 4
+FORMATS = (2, 3, 4)
+"""Those that are read: 3 has a mean of the head's own, 4 perhaps scores that ask the pile."""
+ASKED = "asked."
+"""Before the names of the arrays that ask the pile: those of the score `pool`."""
 _SCORING = ("labeled", "labels", "references", "reference_scores", "pile_scores", "id_scores", "id_weights")
 _ARRAYS = ("mean", "weight", "bias", *_SCORING)
 _ADAPTER = ("adapter_down", "adapter_bias", "adapter_up")
@@ -117,9 +124,13 @@ class PhotoModel(Model):
             arrays["held_out"] = np.ascontiguousarray(self.instant.held_out)
         if self.instant.head_mean is not None:
             arrays["head_mean"] = np.ascontiguousarray(self.instant.head_mean)
+        if self.instant.asked is not None:
+            score = BothScore(len(self.instant.mean), len(self.instant.class_names))
+            score.take(self.instant.asked)
+            arrays |= {ASKED + name: value.contiguous().numpy() for name, value in score.state_dict().items()}
         content = save_arrays(arrays)
         facts: dict[str, Any] = {
-            "format": FORMAT if self.instant.head_mean is None else FORMAT_WITH_HEAD_MEAN,
+            "format": FORMAT,
             "class_names": self.instant.class_names,
             **{name: getattr(self.instant, name) for name in _NUMBERS},
             "estimate": asdict(self.instant.estimate) if self.instant.estimate else None,
@@ -178,10 +189,10 @@ def read_model(folder: Path | str) -> tuple[Instant, str, str]:
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"The model in {folder} cannot be read: {error}. Run the fit again.") from None
     try:
-        if facts["format"] not in (FORMAT, FORMAT_WITH_HEAD_MEAN):
+        if facts["format"] not in FORMATS:
             raise UserError(
-                f"The model in {folder} has format {facts['format']}; this version reads {FORMAT} and "
-                f"{FORMAT_WITH_HEAD_MEAN}. Run the fit again."
+                f"The model in {folder} has format {facts['format']}; this version reads "
+                f"{FORMATS[0]} to {FORMATS[-1]}. Run the fit again."
             )
         if facts.get("arrays", (made := hashlib.blake2b(content, digest_size=16).hexdigest())) != made:
             raise ValueError(f"{ARRAYS} has another checksum than {FACTS} says")
@@ -196,7 +207,7 @@ def _check_numbers(name: str, array: np.ndarray, kinds: str) -> None:
     """Refuse an array of another type, and numbers that are none or with which no probability can be computed."""
     if array.dtype.kind not in kinds:
         raise ValueError(f"{name} holds {array.dtype}")
-    most = LARGEST_FEATURE if name in ("mean", "head_mean") else LARGEST
+    most = LARGEST_FEATURE if name in ("mean", "head_mean", f"{ASKED}clusters.mean") else LARGEST
     if array.dtype.kind == "f" and not np.all(np.abs(array) <= most):  # false where one is no number
         raise ValueError(f"{name} holds a number that is infinite, far too large, or none")
 
@@ -225,7 +236,7 @@ def _instant(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Instant:
     held_out = arrays.get("held_out")
     if held_out is not None:
         shapes["held_out"] = (count, len(names))
-    head_mean = arrays["head_mean"] if facts["format"] == FORMAT_WITH_HEAD_MEAN else None
+    head_mean = arrays.get("head_mean")
     if head_mean is not None:
         shapes["head_mean"] = (dim,)
     if values["id_scores"].ndim != 1:
@@ -251,5 +262,43 @@ def _instant(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Instant:
         held_out=held_out,
         adapter=adapter,
         head_mean=head_mean,
+        asked=_asked(arrays, len(names), dim),
         **values,
     )
+
+
+def _asked(arrays: dict[str, np.ndarray], classes: int, dim: int) -> PoolAsked | None:
+    """What asks the pile, with shapes that fit together; None where the model has none."""
+    found = {name.removeprefix(ASKED): array for name, array in arrays.items() if name.startswith(ASKED)}
+    if not found:
+        return None
+    score = BothScore(dim, classes)
+    names = set(score.state_dict())
+    if found.keys() != names:
+        raise ValueError(f"of the arrays {ASKED}* {', '.join(sorted(names ^ found.keys()))} are missing or too many")
+    starts, free, width = (
+        len(found["clusters.free"]),
+        found["clusters.free"].shape[1:][:1],
+        found["clusters.basis"].shape[1:],
+    )
+    nodes, near = found["neighbors.nodes"].shape[:1], found["neighbors.basis"].shape[1:]
+    shapes = {
+        "clusters.mean": (dim,),
+        "clusters.basis": (dim, *width),
+        "clusters.known": (starts, classes, *width),
+        "clusters.free": (starts, *free, *width),
+        "neighbors.basis": (dim, *near),
+        "neighbors.nodes": (*nodes, *near),
+        "neighbors.values": nodes,
+        "middle": (3,),
+        "spread": (3,),
+    }
+    for name, shape in shapes.items():
+        if found[name].shape != shape:
+            raise ValueError(f"{ASKED}{name} is {found[name].shape}, not {shape}")
+        _check_numbers(ASKED + name, found[name], "f")
+    if starts == 0 or nodes == (0,) or not (found["spread"] > 0).all():
+        raise ValueError(f"the arrays {ASKED}* hold nothing that can be asked")
+    clusters = Clusters(*(tensor(found[f"clusters.{name}"]) for name in ("mean", "basis", "known", "free")))
+    neighbors = Neighbors(*(tensor(found[f"neighbors.{name}"]) for name in ("basis", "nodes", "values")))
+    return PoolAsked(clusters, neighbors, tensor(found["middle"]), tensor(found["spread"]))

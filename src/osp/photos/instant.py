@@ -24,7 +24,6 @@ from osp.evaluate.thresholds import fit_temperature, log_loss
 from osp.models.instant import (
     FeatureRows,
     Instant,
-    averaged,
     by_class,
     centered,
     distance,
@@ -34,6 +33,8 @@ from osp.models.instant import (
     similarity,
     tensor,
 )
+from osp.parts.pool_score import PoolAsked, ask_pool
+from osp.scores.neighbors import spread_rows
 
 STRENGTHS = (1.0, 5.0, 25.0, 125.0)
 """Inverse regularization (scikit-learn's C) to choose from."""
@@ -42,8 +43,8 @@ USUAL_STRENGTH, USUAL_TEMPERATURE = 5.0, 0.3
 NEIGHBORS = 20
 REFERENCES = 4096
 """Images of the pile kept for neighbors: bounds time and the size of a saved model (21 MB at 1280 features)."""
-HELD_OUT_SCORES = 500
-"""At most so many labeled images are scored as if they had no label."""
+LEAST_PILE = 30
+"""Photos from which a pile is asked. On ten the labels alone find unknown photos as well or better."""
 _CHUNK = 512
 
 
@@ -65,8 +66,9 @@ def fit_instant(
     rows = centered(tensor(labeled), tensor(middle))
     generator = np.random.default_rng(seed)
     chosen = np.sort(generator.permutation(len(pile))[:REFERENCES])
-    references = centered(tensor(pile[chosen]), tensor(middle)) if len(pile) else rows[:0]
-    neighbors = min(NEIGHBORS, len(references) // 10)
+    sample = tensor(pile[chosen]) if len(pile) else tensor(labeled[:0])
+    references = centered(sample, tensor(middle))
+    neighbors = min(NEIGHBORS, len(references) // 10) if len(references) >= LEAST_PILE else 0
     folds = folds_of(labels, counts, np.random.default_rng(seed))  # the same with a pile and without: they are compared
     held = np.flatnonzero(folds >= 0)
     balance = 1 / (classes * counts[labels])
@@ -82,13 +84,16 @@ def fit_instant(
         held_out = ((folds >= 0)[:, None] * softmax(logits / temperature)).astype(np.float32)
     weight, bias = fit_head(rows.numpy(), labels, classes, strength)
 
-    near_of_references = _nearest(references, references, neighbors)
-    members, sizes = by_class(rows, labels, classes)
-    plain = distance(references @ members.T, lengths(members, sizes), sizes)
-    scores = averaged(plain, plain[near_of_references])
-    able = np.flatnonzero(counts[labels] > 1)
-    able = np.sort(generator.permutation(able)[:HELD_OUT_SCORES])
-    id_scores = _held_out_scores(able, rows, labels, references, near_of_labeled, near_of_references)
+    asked, given = None, torch.from_numpy(np.asarray(labels, np.int64))
+    if neighbors:
+        asked = _ask(tensor(labeled), given, sample, classes)
+        pile_scores = scores_of(asked, sample)
+        id_scores = _held_out_scores(tensor(labeled), given, sample, folds, classes)[held]
+    else:
+        held = np.flatnonzero(counts[labels] > 1)
+        members, sizes = by_class(rows, labels, classes)
+        pile_scores = distance(references @ members.T, lengths(members, sizes), sizes).numpy()
+        id_scores = _held_out_distances(held, rows, labels)
     return Instant(
         class_names=tuple(class_names),
         mean=middle,
@@ -99,14 +104,15 @@ def fit_instant(
         labeled=rows.numpy(),
         labels=np.asarray(labels, np.int64),
         references=references.numpy(),
-        reference_scores=scores.numpy(),
+        reference_scores=pile_scores,
         neighbors=neighbors,
         smoothing=smoothing,
         id_scores=id_scores,
-        id_weights=balance[able].astype(np.float32),
-        pile_scores=averaged(plain, scores[near_of_references]).numpy(),
+        id_weights=balance[held].astype(np.float32),
+        pile_scores=pile_scores,
         estimate=estimate,
         held_out=held_out,
+        asked=asked,
     )
 
 
@@ -122,34 +128,38 @@ def _mean_of(references: Tensor, near: Tensor) -> np.ndarray:
     return torch.cat([references[part].mean(dim=1) for part in torch.split(near, _CHUNK)]).numpy()
 
 
-def _held_out_scores(
-    which: np.ndarray,
-    rows: Tensor,
-    labels: np.ndarray,
-    references: Tensor,
-    near: Tensor,
-    near_of_references: Tensor,
-) -> np.ndarray:
-    """Scores of labeled images, each as if it were not labeled, for its neighbors' scores too."""
+def _ask(labeled: Tensor, labels: Tensor, pile: Tensor, classes: int) -> PoolAsked:
+    """From raw features; of very many labels, as many as bound time and memory."""
+    rows = spread_rows(labeled)
+    return ask_pool(labeled[rows], labels[rows], pile, classes)
+
+
+def scores_of(asked: PoolAsked, features: Tensor) -> np.ndarray:
+    """OOD scores of raw features, a few rows at a time."""
+    return torch.cat([asked.score(part) for part in torch.split(features, _CHUNK)]).numpy()
+
+
+def _held_out_scores(labeled: Tensor, labels: Tensor, sample: Tensor, folds: np.ndarray, classes: int) -> np.ndarray:
+    """OOD scores of labeled images, those of a fold as if they lay unlabeled in the pile; 0 for those of no fold."""
+    scores = np.zeros(len(labeled), np.float32)
+    for fold in range(int(folds.max(initial=-1)) + 1):
+        out = torch.from_numpy(folds == fold)
+        asked = _ask(labeled[~out], labels[~out], torch.cat([sample, labeled[out]]), classes)
+        scores[folds == fold] = scores_of(asked, labeled[out])
+    return scores
+
+
+def _held_out_distances(which: np.ndarray, rows: Tensor, labels: np.ndarray) -> np.ndarray:
+    """Distances of labeled images to the nearest class, each as if it were not labeled."""
     classes = int(labels.max()) + 1
     members, sizes = by_class(rows, labels, classes)
-    length = lengths(members, sizes)
-    of_labeled, of_references = rows @ rows.T, references @ rows.T
-    to_labeled, to_references = (similarities(each @ members.T, length, sizes) for each in (rows, references))
+    cosines, to_classes = rows @ rows.T, similarities(rows @ members.T, lengths(members, sizes), sizes)
     scores = np.empty(len(which), np.float32)
     for place, i in enumerate(which):
-        own_class = int(labels[i])
-        others = torch.from_numpy(np.flatnonzero((labels == own_class) & (np.arange(len(labels)) != i)))
-        rest = lengths(rows[others], [len(others)])[0]
-        mine = to_labeled[i].clone()
-        mine[own_class] = similarity(of_labeled[i, others][None], rest)[0]
-        ring = near[i]
-        involved, back = torch.unique(torch.cat([ring, near_of_references[ring].flatten()]), return_inverse=True)
-        around = to_references[involved]
-        around[:, own_class] = similarity(of_references[involved[:, None], others], rest)
-        plain = (1 - around.amax(dim=1))[back]
-        of_ring = averaged(plain[: len(ring)], plain[len(ring) :].reshape(len(ring), len(ring)))
-        scores[place] = averaged((1 - mine.max())[None], of_ring[None])[0]
+        others = torch.from_numpy(np.flatnonzero((labels == labels[i]) & (np.arange(len(labels)) != i)))
+        mine = to_classes[i].clone()
+        mine[labels[i]] = similarity(cosines[i, others][None], lengths(rows[others], [len(others)])[0])[0]
+        scores[place] = 1 - mine.max()
     return scores
 
 

@@ -27,12 +27,18 @@ class BothScore(PoolScore):
         self.register_buffer("middle", torch.zeros(3))
         self.register_buffer("spread", torch.ones(3))
 
+    @property
+    def part(self) -> PoolAsked:
+        return PoolAsked(self.clusters.part, self.neighbors.part, self.middle, self.spread)
+
+    def take(self, part: PoolAsked) -> None:
+        self.clusters.take(part.clusters)
+        self.neighbors.take(part.neighbors)
+        self.middle, self.spread = part.middle.to(self.middle), part.spread.to(self.spread)
+
     def fit_pool(self, features: Tensor, labels: Tensor, pool: Tensor) -> None:
         rows = spread_rows(features)
-        found = ask_pool(features[rows], labels[rows], pool, self.num_classes)
-        self.clusters.take(found.clusters)
-        self.neighbors.take(found.neighbors)
-        self.middle, self.spread = found.middle.to(self.middle), found.spread.to(self.spread)
+        self.take(ask_pool(features[rows], labels[rows], pool, self.num_classes))
 
     def forward(self, features: Tensor, logits: Tensor, classifier: nn.Module) -> Tensor:
-        return PoolAsked(self.clusters.part, self.neighbors.part, self.middle, self.spread).score(features)
+        return self.part.score(features)
