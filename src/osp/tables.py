@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -27,24 +28,31 @@ def read_table(path: Path) -> Iterator[dict[str, str]]:
             yield {key: fused(cell) if isinstance(cell, str) else cell for key, cell in row.items()}
 
 
+NUMBER = re.compile(r"-[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?")
+"""A negative number begins like a formula, and is none."""
+
+
 def defused(text: str) -> str:
     """Text that a spreadsheet will not run as a formula: those that begin like one get an apostrophe.
 
     So do those that begin with a tab or the end of a line, which some spreadsheets pass over, and those that would look
     the same as one with an apostrophe: `fused` takes back one, and gives what was there.
 
-    >>> defused("=1+1.jpg"), defused("cat.jpg"), defused("'+1"), defused("'s")
-    ("'=1+1.jpg", 'cat.jpg', "''+1", "'s")
+    >>> defused("=1+1.jpg"), defused("cat.jpg"), defused("'+1"), defused("'s"), defused("-0.5"), defused("-1+1")
+    ("'=1+1.jpg", 'cat.jpg', "''+1", "'s", '-0.5', "'-1+1")
     """
+    if NUMBER.fullmatch(text):
+        return text
     bare = text.lstrip("'")
     begins = bare.startswith(("\t", "\r", "\n")) or bare.lstrip().startswith(tuple("=+-@＝＋－＠"))
     return f"'{text}" if begins else text
 
 
 def fused(text: str) -> str:
-    """What `defused` made this text of.
+    """What `defused` made this text of; a number that version 0.1 gave an apostrophe is one again.
 
-    >>> fused("'=1+1.jpg"), fused("cat.jpg"), fused("''+1"), fused("'s")
-    ('=1+1.jpg', 'cat.jpg', "'+1", "'s")
+    >>> fused("'=1+1.jpg"), fused("cat.jpg"), fused("''+1"), fused("'s"), fused("-0.5"), fused("'-0.5")
+    ('=1+1.jpg', 'cat.jpg', "'+1", "'s", '-0.5', '-0.5')
     """
-    return text[1:] if text[:1] == "'" and defused(text[1:]) == text else text
+    made = text[:1] == "'" and (defused(text[1:]) == text or NUMBER.fullmatch(text[1:]) is not None)
+    return text[1:] if made else text
