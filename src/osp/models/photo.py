@@ -300,5 +300,6 @@ def _asked(arrays: dict[str, np.ndarray], classes: int, dim: int) -> PoolAsked |
     if starts == 0 or nodes == (0,) or not (found["spread"] > 0).all():
         raise ValueError(f"the arrays {ASKED}* hold nothing that can be asked")
     clusters = Clusters(*(tensor(found[f"clusters.{name}"]) for name in ("mean", "basis", "known", "free")))
-    neighbors = Neighbors(*(tensor(found[f"neighbors.{name}"]) for name in ("basis", "nodes", "values")))
+    basis, graph, values = (tensor(found[f"neighbors.{name}"]) for name in ("basis", "nodes", "values"))
+    neighbors = Neighbors(basis, graph, values)
     return PoolAsked(clusters, neighbors, tensor(found["middle"]), tensor(found["spread"]))
