@@ -141,10 +141,11 @@ def _of_predictor(model: Predictor, score: str | None) -> Exportable:
 
 
 def _of_photos(model: PhotoModel, score: str | None) -> Exportable:
-    if score not in (None, "neighbors"):
-        raise UserError(f"A photo model has one OOD score, that of its neighbors; {score!r} is none of its own.")
+    own = "neighbors" if model.instant.asked is None else "pool"
+    if score not in (None, own):
+        raise UserError(f"This photo model has one OOD score, {own!r}; {score!r} is none of its own.")
     shape = (model.size, model.size, 3)
-    facts = _facts(model, shape, "neighbors", model.threshold)
+    facts = _facts(model, shape, own, model.threshold)
     return Exportable(PhotoNet(model).eval().requires_grad_(False), shape, facts, model)
 
 
