@@ -161,7 +161,7 @@ def test_differences_to_a_row_stand_in_every_form(tmp_path: Path) -> None:
 
 
 def test_names_are_never_read_as_formulas_links_or_commands(tmp_path: Path) -> None:
-    names = ["=1+1", "+1", "-1", "@x", "\t=1", " =1", "\r=1", "＝1", "[x](javascript:1)", "\x1b]0;x\x07"]
+    names = ["=1+1", "+1", "-1+1", "@x", "\t=1", " =1", "\r=1", "＝1", "[x](javascript:1)", "\x1b]0;x\x07"]
     rows = [{"name": name, "method": "supervised"} for name in names]
     report = fill(Store(tmp_path / "store"), expand(grid(methods=(), rows=rows, ratios=(0.3,)), CHOICE))
     cells = list(csv.reader(io.StringIO(as_csv([report]))))[1:]

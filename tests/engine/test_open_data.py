@@ -66,14 +66,14 @@ def test_the_snippet_in_the_docs_sorts_a_pile(photos: Path, monkeypatch: pytest.
     monkeypatch.chdir(photos)
     found: dict[str, Any] = {"osp": osp}
     exec(textwrap.dedent(code[1]), found)
-    assert len(found["pool"].files) == len(found["names"]) == len(found["foreign"]) == 30
+    assert len(found["pool"].files) == len(found["names"]) == len(found["unknown"]) == 30
     assert set(found["names"]) <= {"cat", "dog"}
 
 
 def test_a_folder_of_unsorted_images_is_not_passed_over(photos: Path) -> None:
     with pytest.raises(UserError, match="ood_data=pile"):
         run(recipe_for(photos, ood_data=None), photos / "run")
-    with pytest.raises(UserError, match=r"ood_ratio 0.5: nobody knows"):
+    with pytest.raises(UserError, match=r"ood_ratio 0.5: it is not known"):
         run(recipe_for(photos, ood_ratio=0.5), photos / "run")
     assert not (photos / "run").exists()
 

@@ -118,7 +118,7 @@ def test_surest_come_first_in_their_class_and_foreign_ones_last(tmp_path: Path) 
 
 
 def test_no_cell_of_the_table_begins_like_a_formula(tmp_path: Path) -> None:
-    for text in ("=1", "+1", "-1", "@x", "\t=1", "\r=1", "\n=1", " =1", "＝1", "\tx", "\rx", "\nx"):
+    for text in ("=1", "+1", "-1+1", "@x", "\t=1", "\r=1", "\n=1", " =1", "＝1", "\tx", "\rx", "\nx"):
         assert defused(text) == f"'{text}"
     assert defused("cat-1.jpg") == "cat-1.jpg"
     decisions = make_pile(tmp_path / "=pile", ODD_NAMES)
