@@ -11,11 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from osp import Recipe
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # batches are tiny here, and tests run side by side
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+if not os.environ.get("CI"):  # there hypothesis has a profile of its own, which does not mind a slow machine either
+    settings.load_profile("busy")
 
 collect_ignore = ["torture/hooks"]  # read by schemathesis, in an environment of its own
 
