@@ -11,7 +11,7 @@ Features are centered by a mean m and scaled to length one: z = (f - m) / |f - m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -117,27 +117,26 @@ class Instant:
         return centered(tensor(features), tensor(self.mean)).numpy()
 
     def answer(self, features: np.ndarray | FeatureRows) -> tuple[np.ndarray, np.ndarray]:
-        """Calibrated class probabilities and OOD scores of raw features."""
-        found = [(self.net.probabilities(logits), scores) for logits, scores in self._by_chunk(features)]
-        probabilities, scores = (torch.cat(part).numpy() for part in zip(*found, strict=True))
-        return probabilities, scores
+        """Calibrated class probabilities and OOD scores of raw features, which are read once."""
+        found = [(self.net.logits(chunk), self.net.scores(chunk)) for chunk in _chunks(features)]
+        logits, scores = (torch.cat(part) for part in zip(*found, strict=True))
+        return self.net.probabilities(logits).numpy(), scores.numpy()
 
     def logits(self, features: np.ndarray | FeatureRows) -> np.ndarray:
         """Logits of raw features, before the temperature."""
-        return torch.cat([logits for logits, _ in self._by_chunk(features)]).numpy()
+        return _by_chunk(self.net.logits, features).numpy()
 
     def predict_proba(self, features: np.ndarray | FeatureRows) -> np.ndarray:
         """Calibrated class probabilities of raw features."""
-        return self.answer(features)[0]
+        return self.net.probabilities(_by_chunk(self.net.logits, features)).numpy()
 
     def ood_score(self, features: np.ndarray | FeatureRows) -> np.ndarray:
         """OOD scores of raw features; larger = more OOD."""
-        return self.answer(features)[1]
+        return _by_chunk(self.net.scores, features).numpy()
 
     def inputs(self, features: np.ndarray | FeatureRows) -> np.ndarray:
         """What the head, or the adapter before it, is applied to, of raw features."""
-        with torch.no_grad():
-            return torch.cat([self.net.inputs(chunk)[0] for chunk in _chunks(features)]).numpy()
+        return _by_chunk(self.net.inputs, features).numpy()
 
     def threshold(self, accept: float = ACCEPT) -> float:
         """The OOD score up to which an image counts as one of the classes: accepts this share of the known ones."""
@@ -147,9 +146,9 @@ class Instant:
         """Estimated share of the pile that belongs to one of the classes, from its OOD scores."""
         return known_share(pile_scores, self.id_scores, self.id_weights)
 
-    @torch.no_grad()
-    def _by_chunk(self, features: np.ndarray | FeatureRows) -> list[tuple[Tensor, Tensor]]:
-        return [self.net(chunk) for chunk in _chunks(features)]
+
+def _by_chunk(function: Callable[[Tensor], Tensor], features: np.ndarray | FeatureRows) -> Tensor:
+    return torch.cat([function(chunk) for chunk in _chunks(features)])
 
 
 def _chunks(features: np.ndarray | FeatureRows) -> Iterator[Tensor]:
@@ -198,27 +197,33 @@ class InstantNet(nn.Module):
             self.register_buffer(name, array if isinstance(array, Tensor) else tensor(array))
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        rows, scores = self.inputs(features)
+        return self.logits(features), self.scores(features)
+
+    def logits(self, features: Tensor) -> Tensor:
+        rows = self.inputs(features)
         if self.adapted:
             rows = rows + (rows @ self.down.T + self.shift).relu() @ self.up.T
-        return rows @ self.weight.T + self.bias, scores
+        return rows @ self.weight.T + self.bias
 
-    def inputs(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """What the head, or the adapter before it, is applied to; and the OOD scores."""
-        rows = centered(features, self.middle)
-        if self.asked is None:
-            scores = distance(rows @ self.labeled.T, self.lengths, self.sizes)
-        else:
-            scores = self.asked.part.score(features)
-        if self.neighbors and (self.smoothing or self.asked is None):
-            near = nearest(rows, self.references, self.neighbors)
-            if self.asked is None:
-                scores = averaged(scores, self.reference_scores[near])
-            if self.smoothing:
-                rows = (1 - self.smoothing) * rows + self.smoothing * self.references[near].mean(dim=1)
+    def inputs(self, features: Tensor) -> Tensor:
+        """What the head, or the adapter before it, is applied to."""
         if self.own_middle:
-            rows = centered(features, self.head_middle)
-        return rows, scores
+            return centered(features, self.head_middle)
+        rows = centered(features, self.middle)
+        if not (self.neighbors and self.smoothing):
+            return rows
+        around = self.references[nearest(rows, self.references, self.neighbors)].mean(dim=1)
+        return (1 - self.smoothing) * rows + self.smoothing * around
+
+    def scores(self, features: Tensor) -> Tensor:
+        """OOD scores."""
+        if self.asked is not None:
+            return self.asked.part.score(features)
+        rows = centered(features, self.middle)
+        own = distance(rows @ self.labeled.T, self.lengths, self.sizes)
+        if not self.neighbors:
+            return own
+        return averaged(own, self.reference_scores[nearest(rows, self.references, self.neighbors)])
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Calibrated."""

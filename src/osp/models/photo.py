@@ -94,7 +94,7 @@ class PhotoModel(Model):
         """Of the logit of the predicted class, its neighbors in the pile held fixed."""
         features, places = self.backbone.features_with_places(torch.from_numpy(pixels))
         with torch.enable_grad():
-            logits, _ = self.instant.net(features.cpu())
+            logits = self.instant.net.logits(features.cpu())
             predicted = logits.argmax(dim=1)
             (gradient,) = torch.autograd.grad(logits[torch.arange(len(pixels)), predicted].sum(), places)
         confidence = self.instant.net.probabilities(logits.detach()).amax(dim=1).numpy()
