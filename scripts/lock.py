@@ -1,4 +1,4 @@
-"""Write `requirements.lock` from the packages installed here: what osp, its tests and its build need, and no more.
+"""Write `requirements.lock` from the packages installed here: what osp, its tests and its release need, and no more.
 
 python scripts/lock.py > requirements.lock
 python scripts/lock.py --hashes > requirements.hashes
@@ -23,10 +23,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 HEAD = """\
-# Exact versions of everything `make demo`, `make test` and `make lint` use, for Python 3.11 on Linux.
-# Made by `python scripts/lock.py > requirements.lock` in an environment with `pip install -e '.[dev]'`.
+# Exact versions of everything that `make` installs, for Python 3.11 on Linux. A list of constraints (`pip install -c`):
+# which of them are installed is said in pyproject.toml; `make demo` needs half of them.
+# Made by `python scripts/lock.py > requirements.lock` in an environment with `pip install -e '.[dev,release]'`.
 # torch is pinned without the name of a build: pip takes the one your package index offers. For a certain build (CPU, a
-# CUDA version) install torch 2.13.0 first, as pytorch.org tells, and then this file: pip leaves that torch in place.
+# CUDA version) install torch 2.13.0 first, as pytorch.org tells, and then the rest: pip leaves that torch in place.
 """
 
 HASHES_HEAD = """\
@@ -66,7 +67,8 @@ def needed(requirements: list[str]) -> dict[str, str]:
 def pins() -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     wanted = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
-    wanted += project["project"]["optional-dependencies"]["dev"]
+    for extra in ("dev", "release"):
+        wanted += project["project"]["optional-dependencies"][extra]
     found = sorted(f"{name}=={version}" for name, version in needed(wanted).items())
     assert not any(re.search(r"[@/\\]", pin) for pin in found), "a pin names a place"
     return found

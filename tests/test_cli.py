@@ -30,7 +30,7 @@ RESULT_FIELDS = {
     *("purity", "recall", "angle", "interclass_variance", "warnings"),
 }
 
-README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -243,9 +243,9 @@ def test_the_recipe_of_a_run_starts_the_same_run_again(tmp_path: Path) -> None:
     assert third["seed"] == 1
 
 
-def test_the_method_in_the_readme_runs_as_the_readme_says(tmp_path: Path) -> None:
-    text = README.read_text("utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+def test_the_method_in_the_docs_runs_as_they_say(tmp_path: Path) -> None:
+    text = PAGE.read_text("utf-8")
+    (code,) = re.findall(r"```python\n(\"{3}mine\.py.*?)```", text, re.DOTALL)
     (tmp_path / "mine.py").write_text(code, "utf-8")
     (command,) = re.findall(r"^    osp (train --method \./mine\.py .*)$", text, re.MULTILINE)
     here(tmp_path, *command.split(), "--steps", "20", "--out", "run")

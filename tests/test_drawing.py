@@ -1,4 +1,4 @@
-"""The drawing of the rooms in the README shows the rooms that there are."""
+"""The drawing of the rooms in docs/design.md shows the rooms that there are."""
 
 from __future__ import annotations
 

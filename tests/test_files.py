@@ -8,10 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import filelock
 import pytest
 
 from osp import UserError
-from osp.files import append_text, make_folder, owned, write_bytes, write_text
+from osp.files import append_text, locked, make_folder, owned, write_bytes, write_text
 
 
 def test_a_link_is_replaced_and_what_it_points_to_is_left_alone(tmp_path: Path) -> None:
@@ -71,3 +72,39 @@ def test_one_process_at_a_time_owns_a_lock_and_a_dead_one_gives_it_back(tmp_path
     other.communicate()
     with owned(tmp_path / "lock", "busy"):
         assert (tmp_path / "lock").exists()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.filterwarnings("ignore:flock not supported")
+def test_a_lock_file_left_behind_is_not_waited_for_where_there_are_no_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, entered = tmp_path / "lock", []
+    with locked(path):
+        pass
+    assert path.exists()  # whoever can lock leaves the file
+
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    fcntl = pytest.importorskip("fcntl")
+    with monkeypatch.context() as disk:
+        disk.setattr(fcntl, "flock", none)
+        with locked(path):
+            entered.append("a disk without locks")
+    monkeypatch.setattr(filelock, "FileLock", filelock.SoftFileLock)
+    with locked(path):
+        entered.append("a system without locks")
+    assert len(entered) == 2
+
+
+@pytest.mark.timeout(60)
+def test_a_lock_that_another_holds_is_waited_for(tmp_path: Path) -> None:
+    code = "import sys, time; from pathlib import Path; from osp.files import locked\n"
+    code += "with locked(Path(sys.argv[1])):\n    print('held', flush=True); time.sleep(1.5); Path(sys.argv[2]).touch()"
+    command = [sys.executable, "-c", code, str(tmp_path / "lock"), str(tmp_path / "done")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with locked(tmp_path / "lock"):
+            assert (tmp_path / "done").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -32,6 +33,16 @@ def test_the_hashes_are_of_the_pinned_versions_all_but_torch() -> None:
     assert "torch==2.13.0" in lines_of("requirements.lock")
     assert [line.partition(" ")[0] for line in hashed] == pinned
     assert all(re.fullmatch(r"\S+==\S+( --hash=sha256:[0-9a-f]{64})+", line) for line in hashed)
+
+
+def test_the_lock_has_all_that_tests_need_and_half_of_it_is_enough_to_use_the_package(lock: ModuleType) -> None:
+    pinned = {line.partition("==")[0] for line in lines_of("requirements.lock")}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    used = set(lock.needed(project["dependencies"]))
+    assert set(lock.needed(project["optional-dependencies"]["dev"])) | used <= pinned
+    tools = {"pytest", "mypy", "ruff", "onnx", "transformers", "tensorboard", "starlette", "mkdocs", "twine"}
+    assert not used & tools
+    assert len(used) <= 60
 
 
 @pytest.mark.parametrize("name", ["requirements.lock", "requirements.hashes"])

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
+import json
 import os
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from osp.errors import UserError
 
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 
 PARTIAL = ".partial"
 """Ending of a file that is being written; what a killed process leaves of it may be deleted."""
+
+LARGEST_SMALL = 64 << 20
+"""Bytes of a JSON file or the like that is read; ours have a few thousand, a result of 1,000 classes 8 million."""
+LONGEST_LINE = 1 << 20
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _FULL = (*_NO_ROOM, errno.EFBIG)
@@ -61,7 +67,8 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         kept = f" The earlier {path.name} is untouched." if path.exists() else ""
-        advice = " Free some space, then go on with --resume." if error.errno in _FULL else ""
+        again = " Free some space and run it again; a training goes on with --resume."
+        advice = again if error.errno in _FULL else ""
         raise UserError(f"Cannot write {path}: {error.strerror or error}.{kept}{advice}") from error
 
 
@@ -94,7 +101,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     import numpy as np
 
     try:
-        with open(path, "rb") as file:
+        with open_plain(path, links=True) as file:
             size = os.fstat(file.fileno()).st_size
             with zipfile.ZipFile(file) as members:
                 if sum(member.file_size for member in members.infolist()) > size:
@@ -174,16 +181,46 @@ def append_text(path: Path, text: str) -> None:
         raise UserError(f"Cannot write {path}: {error.strerror or error}. Go on with --resume.") from error
 
 
-def open_plain(path: Path) -> BinaryIO:
-    """A plain file opened for reading, never through a link and without waiting for a pipe; OSError for all else."""
-    if path.is_symlink():
+def open_plain(path: Path, most: int | None = None, links: bool = False) -> io.BufferedReader:
+    """A file opened for reading; OSError for pipes, devices, what is longer than `most` bytes and, unless `links` are
+    followed, for links. Nothing is opened that has an effect, or could make us wait."""
+    if not links and path.is_symlink():
         raise OSError(errno.ELOOP, "it is a link", str(path))
-    flags = NO_LINK | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    handle = os.open(path, os.O_RDONLY | flags)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
+    if not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError(errno.EINVAL, "it is no file", str(path))
+    flags = (0 if links else NO_LINK) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    handle = os.open(path, os.O_RDONLY | flags)
+    status = os.fstat(handle)  # it may be another one by now
+    if not stat.S_ISREG(status.st_mode) or (most is not None and status.st_size > most):
+        os.close(handle)
+        what = "it is no file" if most is None else f"it is longer than {most >> 20:,} MB"
+        raise OSError(errno.EFBIG, what, str(path))
     return open(handle, "rb")
+
+
+def read_plain(path: Path, most: int = LARGEST_SMALL, links: bool = False) -> bytes:
+    """The content of a small file, opened by `open_plain`."""
+    with open_plain(path, most, links) as file:
+        return file.read(most)
+
+
+def read_json(path: Path, links: bool = False) -> Any:
+    """The value of a small JSON file, opened by `open_plain`; ValueError with the reason where it holds none."""
+    try:
+        return json.loads(read_plain(path, links=links))
+    except UnicodeDecodeError:
+        raise ValueError("it is not text") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def lines_of(path: Path) -> Iterator[bytes]:
+    """The lines of a file, opened by `open_plain`; ValueError for one that no table or log of ours has."""
+    with open_plain(path) as file:
+        for line in iter(lambda: file.readline(LONGEST_LINE + 1), b""):
+            if len(line) > LONGEST_LINE:
+                raise ValueError(f"a line of more than {LONGEST_LINE:,} bytes")
+            yield line
 
 
 def make_folder(path: Path) -> None:
@@ -225,14 +262,20 @@ def owned(path: Path, busy: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock between processes, waiting for it. Where the file system has none, go on without."""
-    from filelock import FileLock
+    """Hold a lock between processes, waiting for it. Where the system or the file system has none, go on without.
+
+    There filelock takes a file for a lock as long as it exists. One left behind, by a crash or by a process that could
+    lock it, would be waited for forever.
+    """
+    from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
     if path.is_symlink():
         raise UserError(f"{path} is a link; delete it.")
-    lock = FileLock(path)
+    lock: BaseFileLock = FileLock(path)
     with contextlib.suppress(OSError, NotImplementedError):  # writes are atomic anyway
-        lock.acquire()
+        while not (lock.is_locked or isinstance(lock, SoftFileLock)):  # it becomes one on a disk without locks
+            with contextlib.suppress(Timeout):
+                lock.acquire(timeout=1)
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from osp.files import write_text
+from osp.files import lines_of, write_text
 
 
 def write_table(path: Path, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -23,9 +23,8 @@ def write_table(path: Path, headings: Sequence[str], rows: Iterable[Sequence[str
 
 def read_table(path: Path) -> Iterator[dict[str, str]]:
     """The rows of a table that `write_table` wrote, as they were given to it."""
-    with open(path, newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            yield {key: fused(cell) if isinstance(cell, str) else cell for key, cell in row.items()}
+    for row in csv.DictReader(line.decode("utf-8") for line in lines_of(path)):
+        yield {key: fused(cell) if isinstance(cell, str) else cell for key, cell in row.items()}
 
 
 NUMBER = re.compile(r"-[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?")

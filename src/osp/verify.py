@@ -19,17 +19,17 @@ from osp.engine.state import check_meta
 from osp.errors import UserError, printable, short, user_path
 from osp.evaluate.predictions import Predictions
 from osp.evaluate.result import measure
-from osp.files import PARTIAL, owned, read_arrays
-from osp.models.photo import ARRAYS, FACTS, read_model
+from osp.files import PARTIAL, lines_of, owned, read_arrays
+from osp.models.photo import read_model
 from osp.models.trained import load_predictor
-from osp.photos.folder import RESULT, SUMS, altered, result_of
+from osp.photos.folder import RESULT, SUMS, altered
 from osp.photos.journal import JOURNAL, TABLE
 from osp.photos.undoing import check_sorted
 from osp.plugins import is_file
 from osp.recipe import Plan
 from osp.recipe.reading import read_fields
 from osp.runs.checkpoint import load_checkpoint
-from osp.runs.fitted import read_fit
+from osp.runs.fitted import ARRAYS, FACTS, read_fit, result_of
 from osp.runs.folder import RunFolder
 from osp.runs.lines import LineRun, holds_lines, line_files, map_name, read_lines
 from osp.runs.schema import Note, check, is_metrics, metrics_line, read_json
@@ -110,7 +110,10 @@ def verify_store(root: Path) -> Iterator[Verdict]:
     yield verdict
     for each in runs:
         if each.is_dir() and not each.is_symlink():
-            yield verify_run(each)
+            if holds_lines(each):
+                yield from verify_store(each)
+            else:
+                yield verify_run(each)
 
 
 def _check_lines(path: Path, verdict: Verdict) -> set[str]:
@@ -159,8 +162,13 @@ def verify_sorted(folder: Path) -> Verdict:
     verdict = Verdict(folder, "sorted folder")
     found = verdict.attempt(JOURNAL, lambda: check_sorted(folder))
     if found is not None:
-        noted, problems = found
+        noted, problems, by_hand = found
         verdict.problems += problems
+        if by_hand:
+            verdict.notes.append(
+                f"moved by hand inside it: {len(by_hand)} files. osp sort --undo puts them back, too; "
+                f"osp fit {printable(folder)} --from RUN --out NEW learns from them"
+            )
         if noted.strange:
             verdict.notes.append(f"{JOURNAL}: it may not be yours ({noted.strange}); osp sort --undo asks first")
         if noted.cut_short:
@@ -217,19 +225,18 @@ def _check_links(verdict: Verdict) -> None:
 def _check_metrics(folder: RunFolder, verdict: Verdict) -> None:
     seen: set[tuple[int, object]] = set()
     last = 0
-    with open(folder.metrics, encoding="utf-8", errors="replace") as file:
-        for number, text in enumerate(file, start=1):
-            line = metrics_line(text)
-            if line is None and not text.endswith("\n"):
-                verdict.notes.append(f"metrics.jsonl: line {number} was cut off; --resume leaves it out")
-                continue
-            if line is None:
-                raise ValueError(f"line {number} is damaged")
-            key = (line["step"], line.get("kind"))
-            if key in seen or line["step"] < last:
-                raise ValueError(f"line {number}: step {line['step']} is there twice, or after a later one")
-            seen.add(key)
-            last = line["step"]
+    for number, text in enumerate(lines_of(folder.metrics), start=1):
+        line = metrics_line(text)
+        if line is None and not text.endswith(b"\n"):
+            verdict.notes.append(f"metrics.jsonl: line {number} was cut off; --resume leaves it out")
+            continue
+        if line is None:
+            raise ValueError(f"line {number} is damaged")
+        key = (line["step"], line.get("kind"))
+        if key in seen or line["step"] < last:
+            raise ValueError(f"line {number}: step {line['step']} is there twice, or after a later one")
+        seen.add(key)
+        last = line["step"]
 
 
 def _check_finite(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:

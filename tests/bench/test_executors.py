@@ -61,7 +61,7 @@ def steps_done(store: Path) -> int:
     return sum(len(path.read_bytes().splitlines()) for path in store.glob("*/metrics.jsonl"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_bench_killed_at_random_moments_and_continued_gives_the_same_table(grid: Path) -> None:
     assert start(grid, "whole").wait() == 0
     moments, store = random.Random(0), grid.parent / "killed"

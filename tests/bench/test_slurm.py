@@ -113,6 +113,13 @@ def test_the_script_says_what_a_run_needs_and_survives_odd_names(tmp_path: Path)
     assert re.search(r'--output="[^"]*100%%/\.logs/slurm-%A_%a\.log"', text)
 
 
+@pytest.mark.parametrize("name", ['a"b', "a\\b", "a\nb"])
+def test_a_store_that_would_change_the_script_is_refused(tmp_path: Path, name: str) -> None:
+    store = Store(tmp_path / name)
+    with pytest.raises(UserError, match="name another --store"):
+        write_array(store, [], "x", 1, None, 1)
+
+
 def test_more_runs_than_an_array_may_have_tasks_share_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("osp.bench.slurm.LARGEST_ARRAY", 2)
     store = Store(tmp_path / "store")

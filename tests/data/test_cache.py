@@ -83,6 +83,13 @@ def _empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
+def _flip(path: Path) -> None:
+    """One bit, somewhere."""
+    content = bytearray(path.read_bytes())
+    content[len(content) * 5 // 7] ^= 4
+    path.write_bytes(content)
+
+
 def _garble(path: Path) -> None:
     path.write_text('{"rows": "many"')
 
@@ -97,6 +104,7 @@ def _other_json(path: Path) -> None:
         (".npy", _cut),
         (".npy", _zero_header),
         (".npy", _hole),
+        (".npy", _flip),
         (".npy", _empty),
         (".npy", os.unlink),
         (".json", _garble),
@@ -113,6 +121,23 @@ def test_a_damaged_entry_is_made_anew(folder: Path, suffix: str, damage: Any) ->
     entry = _get(build)
     assert build.calls == 2
     assert (entry.images == 7).all()
+
+
+def test_one_flipped_bit_of_a_large_entry_is_noticed(folder: Path) -> None:
+    """Wherever it is: spots that are looked at would leave room between them."""
+
+    def build(writer: cache.ArrayWriter) -> dict[str, Any]:
+        for _ in range(20):
+            writer.append(np.full((100, 3, 64, 64), 7, np.uint8))
+        return {}
+
+    for place in (0.2, 0.5037, 0.9):
+        cache.cached("large", "key", "0" * 16, (3, 64, 64), build)
+        (path,) = folder.glob("large*.npy")
+        with open(path, "r+b") as file:
+            file.seek(int(place * path.stat().st_size) // 192_000 * 192_000 + 130_000)
+            file.write(b"\x03")
+        assert (cache.cached("large", "key", "0" * 16, (3, 64, 64), build).images == 7).all()
 
 
 def test_parts_of_a_process_that_was_killed_long_ago_are_cleared_away(folder: Path) -> None:

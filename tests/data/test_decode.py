@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from helpers.bombs import progressive, tiled
 from osp.data.decode import MAX_PIXELS, Unreadable, decode, resize_batch
 
 
@@ -190,3 +191,30 @@ def test_an_image_just_below_pillows_error_but_above_its_warning_is_silent(tmp_p
 def test_a_missing_file_is_unreadable() -> None:
     with pytest.raises(Unreadable, match="No such file"):
         decode("/nonexistent/a.jpg", 8)
+
+
+def test_a_jpeg_of_many_scans_is_refused_before_it_costs_minutes() -> None:
+    assert decode(progressive(64, 90), 16).shape == (3, 16, 16)
+    with pytest.raises(Unreadable, match="too long to decode"):
+        decode(progressive(64, 200), 16)
+    with pytest.raises(Unreadable, match="too long to decode"):
+        decode(progressive(7000, 60), 16)
+
+
+def test_what_lies_before_and_behind_a_jpeg_is_no_scan() -> None:
+    """A thumbnail in its notes, a film after it: neither is decoded."""
+    content = progressive(64, 1)
+    notes = b"\xff\xda" * 150
+    noted = content[:2] + b"\xff\xe5" + (len(notes) + 2).to_bytes(2, "big") + notes + content[2:]
+    assert decode(noted + b"\xff\xda" * 1000, 16).shape == (3, 16, 16)
+    hidden = progressive(64, 200)
+    for mark in (b"\xff\x01\xff\xf0", b"\xff\xff\xff", b"\xff\xd0\xff\xff"):  # what stands alone hides nothing
+        place = hidden.index(b"\xff\xda")
+        with pytest.raises(Unreadable):
+            decode(hidden[:place] + mark + hidden[place:], 16)
+
+
+def test_a_tile_that_is_much_larger_than_its_tiff_is_refused() -> None:
+    assert decode(tiled(16, 256), 16).shape == (3, 16, 16)
+    with pytest.raises(Unreadable, match="tile of 9,000,000 pixels"):
+        decode(tiled(16, 3000), 16)

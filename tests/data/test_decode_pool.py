@@ -16,7 +16,7 @@ from PIL import Image
 
 from osp.data import decode as decoder
 from osp.data.decode import decode_many
-from osp.data.decode_pool import decode_all
+from osp.data.decode_pool import Decoder, decode_all
 
 
 def test_worker_processes_give_the_same_as_one_process_in_the_same_order(tmp_path: Path) -> None:
@@ -57,6 +57,28 @@ def test_a_file_that_kills_its_worker_is_skipped_and_all_others_kept(
     assert kept == [index for index in range(250) if index not in (3, 200)]
     skipped = [item for _, part in chunks for item in part]
     assert skipped == [(3, "the decoder crashed on it"), (200, "the decoder crashed on it")]
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no clocks that end a process")
+def test_what_takes_too_long_or_kills_the_decoder_is_told_and_the_next_image_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = Path(decoder.__file__).read_text()
+    loop = "        try:\n            images.append("
+    assert program.count(loop) == 1
+    slow = "        while path == b'slow': pass\n        assert path != b'crash' or os._exit(9)\n"
+    program = program.replace(loop, slow + loop).replace("SECONDS, WORKER_BYTES = 30", "SECONDS, WORKER_BYTES = 1")
+    (tmp_path / "worker.py").write_text(program)
+    monkeypatch.setattr(decoder, "__file__", str(tmp_path / "worker.py"))
+    Image.new("RGB", (8, 8), (7, 0, 0)).save(tmp_path / "a.png")
+    decode = Decoder()
+    for content, why in ((b"slow", "took longer"), (b"crash", "crashed"), (b"", "empty"), (b"no", "not an image")):
+        with pytest.raises(decoder.Unreadable, match=why):
+            decode(content, 8)
+        assert decode((tmp_path / "a.png").read_bytes(), 8)[0, 0, 0] == 7
+    with pytest.raises(decoder.Unreadable, match="absurdly large"):
+        decode((tmp_path / "a.png").read_bytes(), 8, most_pixels=63)
+    decode.close()
 
 
 def test_a_file_name_with_odd_bytes_reaches_the_workers(tmp_path: Path) -> None:

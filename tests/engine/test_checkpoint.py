@@ -25,6 +25,16 @@ from osp.runs.checkpoint import load_checkpoint, load_state, prefixed, save_chec
 from osp.runs.folder import RunFolder
 
 
+def test_the_same_content_is_the_same_bytes(tmp_path: Path) -> None:
+    tensors = {name: torch.arange(6.0).reshape(2, 3) for name in "abcdefgh"}
+    contents = set()
+    for _ in range(8):
+        save_checkpoint(tmp_path / "x.safetensors", tensors, {"done": 1, "word": "\u00e4"})
+        contents.add((tmp_path / "x.safetensors").read_bytes())
+    assert len(contents) == 1
+    assert load_checkpoint(tmp_path / "x.safetensors")[1] == {"done": 1, "word": "\u00e4"}
+
+
 def test_tensors_and_header_come_back_as_they_were(tmp_path: Path) -> None:
     tensors = {
         "a/weights": torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last),
@@ -194,7 +204,8 @@ def test_a_full_disk_ends_the_run_with_a_sentence_and_the_last_good_checkpoint(t
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 2, ended.stderr
     assert "Traceback" not in ended.stderr
-    assert "The earlier last.safetensors is untouched. Free some space, then go on with --resume." in ended.stderr
+    assert "The earlier last.safetensors is untouched. Free some space" in ended.stderr
+    assert "a training goes on with --resume" in ended.stderr
     folder = RunFolder(tmp_path / "run")
     assert load_checkpoint(folder.last)[1]["done"] == 3
     assert not [name for name in os.listdir(folder.checkpoints) if "partial" in name]

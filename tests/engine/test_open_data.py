@@ -60,7 +60,7 @@ def test_a_folder_is_not_taken_for_its_own_ood_source(photos: Path, ood_data: st
 
 def test_the_snippet_in_the_docs_sorts_a_pile(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(recipe_for(photos), photos / "runs" / "pets")
-    text = (Path(__file__).parents[2] / "docs" / "photos.md").read_text("utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "photos-more.md").read_text("utf-8")
     code = re.search(r"\n    import osp\n\n(    model = osp.load\(\"runs/pets\"\)\n(?:    .*\n)+)", text)
     assert code is not None
     monkeypatch.chdir(photos)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,16 @@ def test_another_method_by_name_is_a_difference(tmp_path: Path) -> None:
     folder = stopped(small(), tmp_path / "run")
     with pytest.raises(UserError, match="method is 'supervised' there, 'fixmatch' here"):
         run(Recipe(method="fixmatch"), folder.path, resume=True)
+
+
+def test_a_result_without_its_accuracy_and_a_plan_with_too_many_threads_are_damaged(tmp_path: Path) -> None:
+    folder = stopped(small(), tmp_path / "run")
+    plan = folder.plan.read_text("utf-8")
+    for threads in (1025, 2**64):
+        folder.plan.write_text(re.sub(r"threads: \S+", f"threads: {threads}", plan), "utf-8")
+        with pytest.raises(UserError, match="threads"):
+            run(Recipe(), folder.path, resume=True)
+    folder.plan.write_text(plan, "utf-8")
+    folder.result.write_text('{"steps": 8}', "utf-8")
+    with pytest.raises(UserError, match="accuracy is missing"):
+        run(Recipe(), folder.path, resume=True)

@@ -127,7 +127,7 @@ def trained(folder: Path, side: int, count: int, room: int, *limit: str) -> None
 
 
 @needs_linux
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_whole_run_with_refreshes_in_less_memory_than_the_pool_takes_up(tmp_path: Path) -> None:
     side, count, room = 48, 12_000, 64 << 20  # of it some 30 MB are scratch of fixed size, for fitting scores
     assert count * 3 * side * side > 1.2 * room

@@ -223,7 +223,7 @@ def test_bf16_arithmetic_runs(tmp_path: Path) -> None:
     assert found["accuracy"] is not None
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("c++") is None and shutil.which("g++") is None, reason="no compiler")
 def test_a_compiled_network_gives_a_model_that_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))

@@ -20,9 +20,10 @@ import osp
 from helpers.small_backbone import small_backbone
 from osp.engine.train import train
 from osp.errors import UserError
-from osp.models.photo import ARRAYS, BACKBONES, FACTS, PhotoModel, load_model
+from osp.models.photo import BACKBONES, PhotoModel, load_model
 from osp.photos.features import compute
 from osp.photos.instant import fit_instant
+from osp.runs.fitted import ARRAYS, FACTS
 
 COLORS = {"red": (200, 40, 40), "blue": (40, 40, 200), "green": (40, 200, 40)}
 
@@ -199,7 +200,7 @@ def test_damaged_missing_and_other_models_are_refused_in_a_sentence(tmp_path: Pa
     with pytest.raises(UserError, match="damaged"):
         load_model(run, small_backbone())
     (run / FACTS).write_text("{")
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="is damaged"):
         load_model(run, small_backbone())
 
 
@@ -234,7 +235,7 @@ def test_numbers_that_are_none_or_overflow_are_refused(tmp_path: Path, name: str
 def test_a_temperature_that_is_none_is_refused(tmp_path: Path, odd: dict[str, float]) -> None:
     model = fitted(tmp_path / "in")
     with_answer(model, **odd).save(tmp_path / "run")
-    with pytest.raises(UserError, match=f"{next(iter(odd))} is .*; it lies between"):
+    with pytest.raises(UserError, match=f"{next(iter(odd))} is .*: it should be"):
         load_model(tmp_path / "run", small_backbone())
 
 

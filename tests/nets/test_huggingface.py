@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from helpers.tiny_transformers import FAMILIES, SIZES, build, save
 from osp.errors import UserError
 from osp.models.gradcam import weighed
 from osp.nets.huggingface import huggingface, preprocessing
+from torture.trial import trial
 
 pytest.importorskip("transformers")
 
@@ -94,6 +96,70 @@ def changed(folder: Path, name: str, **entries: Any) -> None:
 class Evil:
     def __reduce__(self) -> tuple[Any, ...]:
         return os.mkdir, (os.environ["OSP_TEST_MARK"],)
+
+
+def sharded(folder: Path, place: dict[str, str], seed: int = 0) -> Path:
+    """A network in two files, which the index names as is said in `place`."""
+    net = save(folder, seed=seed)
+    tensors = load_file(net / "model.safetensors")
+    (net / "model.safetensors").unlink()
+    names = sorted(tensors)
+    halves = {"one.safetensors": names[::2], "two.safetensors": names[1::2]}
+    for file, half in halves.items():
+        save_file({name: tensors[name] for name in half}, net / file, {"format": "pt"})
+    named = {name: place.get(file, file) for file, half in halves.items() for name in half}
+    (net / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": named}))
+    return net
+
+
+def test_the_checksum_is_that_of_the_weights_that_are_loaded(tmp_path: Path) -> None:
+    whole, parts = huggingface(f"hf:{save(tmp_path / 'whole')}"), huggingface(f"hf:{sharded(tmp_path / 'parts', {})}")
+    image = torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(whole.network(image), parts.network(image))
+    assert len({whole.checksum, parts.checksum, huggingface(f"hf:{sharded(tmp_path / 'b', {}, seed=1)}").checksum}) == 3
+    (tmp_path / "whole" / "beside.safetensors").write_bytes(b"not loaded")
+    assert huggingface(f"hf:{tmp_path / 'whole'}").checksum == whole.checksum
+    index = tmp_path / "parts" / "model.safetensors.index.json"
+    index.write_text(index.read_text().replace("weight_map", "other"))
+    with pytest.raises(UserError, match="no weights as safetensors"):
+        huggingface(f"hf:{tmp_path / 'parts'}")
+
+
+@pytest.mark.parametrize("place", ["../other/model.safetensors", "one.bin", "gone.safetensors"])
+def test_weights_lie_in_their_folder_and_are_safetensors(place: str, tmp_path: Path) -> None:
+    save(tmp_path / "other", seed=1)
+    net = sharded(tmp_path / "net", {"one.safetensors": place})
+    (net / "one.bin").write_bytes((net / "one.safetensors").read_bytes())
+    with pytest.raises(UserError, match=r"outside of its folder|no weights as safetensors"):
+        huggingface(f"hf:{net}")
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"hidden_size": 8192},
+        {"intermediate_size": 10**7},
+        {"num_hidden_layers": 10**9},
+        {"num_labels": 10**9},
+        {"image_size": 10**6},
+        {"patch_size": 1, "image_size": 2048},
+        {"depths": [10**9], "hidden_sizes": [8]},
+    ],
+)
+def test_settings_that_ask_for_more_than_the_weights_cost_a_sentence(entries: dict[str, Any], tmp_path: Path) -> None:
+    net = save(tmp_path / "net", "convnext" if "depths" in entries else "vit")
+    changed(net, "config.json", **entries)
+    if "patch_size" in entries:
+        changed(net, "preprocessor_config.json", size=2048)
+    outcome = trial(lambda: huggingface(f"hf:{net}"), seconds=120, megabytes=500)
+    assert outcome.kind == ("result" if "num_labels" in entries else "refused"), outcome
+
+
+def test_no_kernel_is_loaded_by_its_name(tmp_path: Path) -> None:
+    net = save(tmp_path / "net")
+    changed(net, "config.json", attn_implementation="attacker/kernel", _attn_implementation="attacker/kernel")
+    model: Any = huggingface(f"hf:{net}").network.model
+    assert model.config._attn_implementation == "sdpa"
 
 
 @pytest.mark.parametrize(

@@ -153,3 +153,21 @@ def test_scores_are_in_single_precision_also_under_autocast() -> None:
     expected = found.score(asked)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(found.score(asked), expected)
+
+
+def test_images_known_to_be_of_no_class_pull_free_centers_and_never_a_class() -> None:
+    """An unknown kind as near to class 0 as its own images are: the pool alone gives it to the class."""
+    labeled = torch.cat([kind(0, 5, 1), kind(1, 5, 2)])
+    labels = torch.tensor([0] * 5 + [1] * 5)
+    alike = torch.eye(8)[0] + 0.45 * torch.eye(8)[5]
+    unknown = alike + 0.1 * torch.randn(60, 8, generator=torch.Generator().manual_seed(3))
+    pool = torch.cat([kind(0, 60, 4), kind(1, 60, 5), unknown[20:]])
+    asked = torch.cat([kind(0, 40, 6), unknown[20:]])
+
+    def gap(none: Tensor | None) -> float:
+        score = fit_clusters(labeled, labels, pool, 2, none=none).score(asked)
+        return float(score[40:].mean() - score[:40].mean())
+
+    assert gap(unknown[:20]) > gap(None) + 0.3
+    empty = fit_clusters(labeled, labels, pool, 2, none=pool[:0])
+    assert torch.equal(empty.free, fit_clusters(labeled, labels, pool, 2).free)

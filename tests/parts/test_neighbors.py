@@ -93,3 +93,20 @@ def test_neighbors_are_looked_for_in_single_precision_also_under_autocast() -> N
     expected = score.score(references)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(score.score(references), expected)
+
+
+def test_images_known_to_be_of_no_class_are_nodes_that_stay_far() -> None:
+    """The slow loop of the docstring, with the none images pinned at the largest value."""
+    draws = torch.Generator().manual_seed(0)
+    labeled, none, references = (torch.randn(n, 6, generator=draws) for n in (4, 3, 30))
+    found = fit_neighbors(labeled, references, k=5, none=none)
+    nodes = torch.cat([labeled, none, references])
+    z = torch.nn.functional.normalize(nodes, dim=1)
+    cosines = z @ z.T
+    begin = [1 - float(cosines[i, :4].max()) for i in range(7, 37)]
+    pinned = [0.0] * 4 + [max(begin)] * 3
+    values = pinned + begin
+    for _ in range(3):
+        means = [sum(values[j] for j in cosines[i].argsort(descending=True)[:5]) / 5 for i in range(37)]
+        values = pinned + means[7:]
+    torch.testing.assert_close(found.values, torch.tensor(values), atol=1e-5, rtol=1e-4)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from helpers.small_backbone import small_backbone, write_photo
 from osp.data.decode import Unreadable, decode
 from osp.data.views import Augmenter
 from osp.nets.pretrained import Backbone
+from osp.photos import features
 from osp.photos.features import VIEWS, Features, Rows, compute, make_view
 from osp.photos.instant import fit_instant
 
@@ -86,6 +88,35 @@ def test_a_file_changed_without_a_new_size_or_time_of_writing_is_noticed(tmp_pat
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert file.stat().st_size == before.st_size
     np.testing.assert_allclose(compute([file], small_backbone()).rows()[0], expected(file), atol=2e-3)
+
+
+def test_a_photo_replaced_after_it_was_hashed_leaves_nothing_under_the_old_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, other = photos(tmp_path / "in", 2), write_photo(tmp_path / "other.png", 99)
+    old = tmp_path / "old.png"
+    old.write_bytes(files[0].read_bytes())
+
+    real = features._keys
+
+    def replaced(*given: Any) -> Any:
+        found = real(*given)
+        os.replace(other, files[0])
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(features, "_keys", replaced)
+        found = compute(files, small_backbone())
+    assert [reason for _, reason in found.unreadable] == ["changed while it was being read; run again"]
+    np.testing.assert_allclose(compute([old], small_backbone()).rows()[0], expected(old), atol=2e-3)
+
+
+def test_a_book_of_files_that_is_damaged_is_passed_over(tmp_path: Path) -> None:
+    files = photos(tmp_path / "in", 1)
+    compute(files, small_backbone())
+    (book,) = (tmp_path / "cache").glob("features-*/files.jsonl")
+    book.write_text("[" * 100_000 + "\n")
+    assert len(compute(files, small_backbone())) == 1
 
 
 def test_copies_and_renamed_files_cost_nothing(tmp_path: Path) -> None:

@@ -21,10 +21,13 @@ from osp.errors import UserError
 from osp.files import check_writable
 from osp.models.instant import Instant
 from osp.models.photo import BACKBONES, load_model
+from osp.photos.decisions import decisions
+from osp.photos.features import compute
 from osp.photos.fit import ALONE, BOTH, about_threshold, fit, then_and_now, with_time_left
 from osp.photos.instant import fit_instant
 from osp.photos.journal import JOURNAL
-from osp.runs.fitted import answer_of
+from osp.photos.labels import NONE, Book, Label
+from osp.runs.fitted import answer_of, check_free
 from osp.runs.run import Run
 
 COLORS = {"red": (200, 40, 40), "blue": (40, 40, 200), "green": (40, 200, 40)}
@@ -264,7 +267,7 @@ def test_what_was_sorted_can_be_fitted_on_and_gone_on_from(folders: Path, unknow
     said: list[str] = []
     again = run(folders, sorted=sorted_into, pile=None, out="again", earlier=folders / "run", say=said.append)
     assert set(again.result["classes"]) == {"red", "blue"}
-    assert any(f"{unknown}, _unsure" in each and "make no class" in each for each in said)
+    assert any("was made by osp sort: 9 photos that you have moved or added teach; 3 others" in each for each in said)
     (sorted_into / JOURNAL).unlink()  # a folder of one's own may be called so
     assert unknown in run(folders, sorted=sorted_into, pile=None, out="third").result["classes"]
 
@@ -276,6 +279,21 @@ def test_labels_that_lie_in_a_folder_foreign_are_used_again(folders: Path) -> No
     save(newer / "red" / "new.png", "red", 77)
     again = run(folders, sorted=newer, pile=None, out="again", earlier=folders / "run")
     assert again.result["classes"]["red"] == before.result["classes"]["red"] + 1
+
+
+def test_out_may_be_a_long_name_and_a_link_is_refused_before_any_work(folders: Path) -> None:
+    assert run(folders, out="x" * 250).path.is_dir()
+    (folders / "empty").mkdir()
+    (folders / "link").symlink_to(folders / "empty")
+    with pytest.raises(UserError, match="is a link"):
+        check_free(folders / "link")
+
+
+def test_names_of_classes_are_printed_on_their_own_line(folders: Path) -> None:
+    shutil.move(folders / "sorted" / "red", folders / "sorted" / "red\nosp: all is well \x1b[2J")
+    said: list[str] = []
+    run(folders, say=said.append)
+    assert not any("\x1b" in text or "\nosp" in text for text in said)
 
 
 def test_an_earlier_run_that_is_damaged_is_named(folders: Path) -> None:
@@ -366,3 +384,41 @@ def test_the_time_left_is_that_of_the_features_not_of_reading_files(monkeypatch:
             report(done, 10, text)
         assert len(said) == lines
     assert said[0].startswith("10 photos are new; about ")
+
+
+def test_labels_in_a_table_teach_and_none_of_mine_is_never_let_in(folders: Path) -> None:
+    """Green lies in the pile: twelve are said to be none, of red and blue three more are named; red 20 was changed."""
+    named = {f"{color} {seed}.png": color for color in ("red", "blue") for seed in (18, 19, 20)}
+    named |= {f"green {seed}.png": NONE for seed in range(12)}
+    book = Book(folders / "labels.csv")
+    found = compute([folders / "pile" / name for name in named], small_backbone())
+    for file, key in zip(found.files, found.keys, strict=True):
+        book.add([Label(file, named[Path(file).name], key)])
+    book.add([Label(str(folders / "pile" / "gone.png"), "red", "0" * 32)])
+    save(folders / "pile" / "red 20.png", "red", 777)
+    (folders / "no").mkdir()
+    (folders / "pile" / "green 20.png").rename(folders / "no" / "x.png")
+    said: list[str] = []
+    done = run(folders, labels=book.path, none=folders / "no", say=said.append)
+    assert done.result["classes"] == {"blue": 12, "red": 11}
+    assert done.result["none_of_them"] == 13
+    assert "13 of none of them" in said[0]
+    assert any("1 are no longer where they were" in line for line in said)
+    assert any("it has changed since it was labeled" in row["reason"] for row in table(done.path / "left-out.csv"))
+    rows = {Path(row["file"]).name: row for row in table(done.path / "pile.csv")}
+    assert {rows[f"green {seed}.png"]["note"] for seed in range(12)} == {"you said: none of the classes"}
+    assert {rows[f"green {seed}.png"]["decision"] for seed in range(12)} == {"out"}
+    assert done.result["pile_photos"]["counted"] == 53 - 5 - 12
+    again = run(folders, out="second", sorted=folders / "sorted", earlier=done.path).result
+    assert (again["none_of_them"], again["classes"]) == (13, {"blue": 12, "red": 11})
+
+
+def test_a_photo_that_is_none_of_mine_is_put_with_the_unknown_whatever_it_looks_like(folders: Path) -> None:
+    """Red 18 looks red, and a person said otherwise."""
+    found = compute([folders / "pile" / "red 18.png"], small_backbone())
+    Book(folders / "labels.csv").add([Label(found.files[0], NONE, found.keys[0])])
+    done = run(folders, labels=folders / "labels.csv")
+    said, left = decisions(
+        done.model, done.path, [str(folders / "pile" / f"red {i}.png") for i in (18, 19)], 0.95, None
+    )
+    assert ([each.inside for each in said], left) == ([False, True], 0)

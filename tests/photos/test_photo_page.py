@@ -78,8 +78,9 @@ def test_the_page_says_the_result_in_three_sentences_with_the_numbers_of_the_run
     )
     assert f"<b>{tested['foreign_accepted']:.0f} %</b>of 5 unknown test photos are accepted" in text
     assert f"{pile['in']} of 54 photos look like one of the classes" in text
-    for part in ("surest", "least sure", "Most unknown", "Least unknown", "Labels that look wrong", "Worst pairs",
-                 "Mistakes, held out", "Map of features", "histograms of OOD scores", "Where it looks"):  # fmt: skip
+    for part in ("surest", "nearest the threshold", "Most unknown", "Nearly let in", "Labels that look wrong",
+                 "Worst pairs", "Mistakes, held out", "Map of features", "histograms of OOD scores",
+                 "Where it looks"):  # fmt: skip
         assert part in text, part
     assert "http://" not in text
     assert "https://" not in text
@@ -95,15 +96,21 @@ def view(folder: Path) -> FittedView:
 def test_galleries_follow_the_tables(made: Path) -> None:
     run = view(made / "run")
     found = {gallery.title: gallery for gallery in run.galleries(None, "")}
-    most, least = found["Most unknown"], found["Least unknown"]
+    most, nearly = found["Most unknown"], found["Nearly let in"]
     assert {Path(shot.where).name[0] for shot in most.shots} == {"2"}  # the green ones
     assert all(shot.framed for shot in most.shots)
-    assert not any(shot.framed for shot in least.shots)
+    scores = dict(zip(run.pool.where, run.pool.scores, strict=True))
+    limit = run.threshold
+    assert limit is not None
+    assert all(shot.framed and scores[shot.where] > limit for shot in nearly.shots)
+    assert [scores[shot.where] for shot in nearly.shots] == sorted(run.pool.scores[run.pool.outside])[:16]
     for number, gallery in enumerate(found[name] for name in run.names):
         (first, surest), (second, unsure) = gallery.parts
-        assert (first, second) == ("surest", "least sure")
+        assert (first, second) == ("surest", "nearest the threshold: look here for strangers")
         chances = dict(zip(run.pool.where, run.pool.confidence, strict=True))
         assert min(chances[shot.where] for shot in surest) >= max(chances[shot.where] for shot in unsure)
+        near = [scores[shot.where] for shot in unsure]  # what is nearly unknown comes first, however sure the class is
+        assert near == sorted(near, reverse=True)
         assert {shot.key for shot in (*surest, *unsure)} == {number}
     assert [Path(shot.where).name for shot in found["Labels that look wrong"].shots] == ["wrong.png"]
     assert "wrong.png" in [Path(shot.where).name for shot in found["Mistakes, held out"].shots]
@@ -248,6 +255,13 @@ def test_the_page_works_in_a_browser(made: Path, tmp_path: Path) -> None:
         assert "data:image" in shown.run("return document.querySelector('#tip i').style.backgroundImage")
         shown.run("document.getElementById('only-mistakes').click()")
         assert shown.run(VISIBLE, points) == 19
+        shown.run("document.querySelector('.shot img').click()")
+        assert shown.run("return document.getElementById('large').open")
+        named = shown.run("return document.querySelector('#large a').textContent")
+        assert named.startswith(str(made)), "a photo opens large, with the name of its file"
+        assert shown.run("return document.querySelector('#large img').getBoundingClientRect().width") > 300
+        shown.run("document.querySelector('#large button').click()")
+        assert not shown.run("return document.getElementById('large').open")
         everything = shown.run(VISIBLE, ".shot")
         choose = (
             "const box = document.getElementById('gallery-class');"
@@ -256,6 +270,10 @@ def test_the_page_works_in_a_browser(made: Path, tmp_path: Path) -> None:
         shown.run(choose)
         assert 0 < shown.run(VISIBLE, ".shot") < everything
         assert shown.run(VISIBLE, ".shot:not([data-class='1'])") == 0
+        shown.run("document.querySelectorAll('#galleries .shot').forEach(shot => shot.dataset.class = '0')")
+        shown.run(choose)
+        assert shown.run("return document.getElementById('gallery-empty').textContent") == "No image of b&amp;b here."
+        assert shown.run(VISIBLE, "#gallery-empty") == 1
         assert shown.complaints() == []
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,6 @@ from osp.data import load
 from osp.errors import UserError
 from osp.models import Predictor
 from osp.models import load as open_run
-from osp.photos.fit import probably_unknown
 from osp.photos.photographs import image_files
 
 
@@ -124,9 +124,10 @@ def test_from_two_folders_of_real_photos_to_a_sorted_pile_and_back(
     known = [row for row in rows if "class" in row and "glacier" not in row["file"]]
     assert sum(Path(row["file"]).name.startswith(row["class"]) for row in known) >= 8
     before = sorted((tmp_path / "pile").iterdir())
-    moved = osp("sort", run, tmp_path / "pile", "--to", tmp_path / "by", "--move", "--next", "3")
+    asked = osp("sort", run, tmp_path / "pile", "--next", "3")
+    assert (asked.returncode, asked.stdout.count("?") >= 3) == (0, True), asked.stderr
+    moved = osp("sort", run, tmp_path / "pile", "--to", tmp_path / "by", "--move")
     assert moved.returncode == 0, moved.stderr
-    assert moved.stdout.count("?") >= 3
     assert not list((tmp_path / "pile").iterdir())
     undone = osp("sort", "--undo", tmp_path / "by")
     assert (undone.returncode, sorted((tmp_path / "pile").iterdir())) == (0, before)
@@ -134,11 +135,21 @@ def test_from_two_folders_of_real_photos_to_a_sorted_pile_and_back(
 
 
 def test_a_threshold_that_lets_many_foreign_photos_in_is_called_so(capsys: pytest.CaptureFixture[str]) -> None:
-    """60 photos of which 80 % seem known: 46 of them should get in, and 58 do."""
-    from osp.cli.photos import _print_fit
+    from osp.cli.photos import print_fit
 
     estimate = {"accuracy": 90.0, "low": 80.0, "high": 95.0, "images": 40, "correct": 36, "balanced_accuracy": 90.0}
-    pile = {"counted": 60, "in": 58, "per_class": {"a": 30, "b": 28}, "share": 0.8}
+    pile: dict[str, Any] = {
+        "counted": 60,
+        "in": 58,
+        "per_class": {"a": 30, "b": 28},
+        "share": 0.8,
+        "share_low": 0.6,
+        "share_high": 0.95,
+    }
+    rows = {"a": (30, 20, 9), "b": (28, 24, 3)}
+    pile["classes"] = {
+        name: dict(zip(("let_in", "right", "strangers"), row, strict=True)) for name, row in rows.items()
+    }
     result = {
         "classes": {"a": 20, "b": 20},
         "estimates": {"labels alone": estimate, "labels and pile": estimate},
@@ -149,45 +160,17 @@ def test_a_threshold_that_lets_many_foreign_photos_in_is_called_so(capsys: pytes
         "suspected_labels": 0,
         "seconds": 1.0,
     }
-    _print_fit(result, Path("run"))
+    print_fit(result, Path("run"))
     said = " ".join(capsys.readouterr().out.split())
-    assert "So about 12 of these 58 are probably unknown" in said
-    assert "estimated share 80 %" in said
+    assert "About 80 % (60 to 95) of the pile belongs to them." in said
+    assert "About 12 of these 58 are probably strangers" in said
+    assert "a 30 20 9 b 28 24 3" in said  # let in, probably right, probably strangers
     assert "test" not in said
-    _print_fit({**result, "pile_photos": {**pile, "in": 47}}, Path("run"))
-    assert "probably unknown" not in capsys.readouterr().out
-    _print_fit({**result, "pile_photos": {"counted": 0, "in": 0, "per_class": {}, "share": None}}, Path("run"))
+    assert "90.0 % (80 to 95) of 40" in said
+    calm = {"a": {"let_in": 30, "right": 30, "strangers": 0}}
+    print_fit({**result, "pile_photos": {**pile, "classes": calm}}, Path("run"))
+    assert "Hardly any of these 30 should be strangers." in capsys.readouterr().out
+    print_fit({**result, "pile_photos": {**pile, "classes": None}}, Path("run"))  # of an earlier version
+    assert "strangers" not in capsys.readouterr().out
+    print_fit({**result, "pile_photos": {"counted": 0, "in": 0, "per_class": {}, "share": None}}, Path("run"))
     assert "pile.csv" not in capsys.readouterr().out
-
-
-def test_measured_acceptance_of_foreign_photos_counts_more_than_the_estimated_share(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from osp.cli.photos import _print_fit
-
-    monkeypatch.setenv("COLUMNS", "80")
-    estimate = {
-        "accuracy": 100.0,
-        "low": 91.0,
-        "high": 100.0,
-        "images": 400,
-        "correct": 400,
-        "balanced_accuracy": 100.0,
-    }
-    tested = {**estimate, "foreign": 20, "foreign_accepted": 70.0, "known_accepted": 95.0, "auroc": 80.0}
-    result = {
-        "classes": {"a": 40, "b": 20},
-        "estimates": {"labels alone": estimate, "labels and pile": estimate},
-        "test": {"labels alone": tested, "labels and pile": tested},
-        "kept": "labels and pile",
-        "pile_photos": {"counted": 100, "in": 85, "per_class": {"a": 40, "b": 45}, "share": 0.95},
-        "threshold_photos": 40,
-        "suspected_labels": 0,
-        "seconds": 1.0,
-    }
-    _print_fit(result, Path("run"))
-    said = capsys.readouterr().out
-    assert "As 70 % of the unknown test photos are accepted, about 28 of these 85 are probably unknown" in said
-    assert said.count("100.0 % (91 to 100) of 400") == 4  # none of them broken over lines
-    assert "it cannot be said" in probably_unknown(85, 100, 0.95, {**tested, "foreign_accepted": 90.0})
-    assert probably_unknown(95, 100, 0.95, tested) == ""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -82,7 +83,7 @@ def test_photos_that_the_run_has_learned_from_stay_where_they_are(root: Path, ho
     assert len(labeled) == 10
     done = osp("sort", root / "run", root / "pile", "--to", root / "out", *how)
     assert done.exit_code == 0, done.output
-    assert "learned from, and that stay where they are: 10." in done.output
+    assert "had sorted already; they stay where they are: 10." in done.output
     assert set(labeled) <= set(files(root / "pile"))
     if "--move" in how:
         assert files(root / "pile") == labeled
@@ -163,11 +164,90 @@ def test_a_sort_that_was_stopped_goes_on_and_counts_all(root: Path) -> None:
 def test_undo_says_what_it_took_away(root: Path) -> None:
     osp("sort", root / "run", root / "pile", "--to", root / "out")
     undone = osp("sort", "--undo", root / "out")
-    assert undone.output == "The table was taken away; there were no photos to put back.\n"
+    assert undone.output == "The table was removed; there were no photos to put back.\n"
     osp("sort", root / "run", root / "pile", "--to", root / "out", "--move")
     undone = osp("sort", "--undo", root / "out")
     assert undone.output == "10 photos are back in their places.\n"
     assert not (root / "out").exists()
+
+
+def test_next_links_exactly_those_photos_and_moves_none_unasked(root: Path) -> None:
+    """Photos to look at: none of them is put where it would count as sorted."""
+    refused = osp("sort", root / "run", root / "pile", "--next", 3, "--move")
+    assert isinstance(refused.exception, UserError)
+    assert "--next lists photos and moves none" in str(refused.exception)
+    done = osp("sort", root / "run", root / "pile", "--next", 3, "--to", root / "out")
+    assert done.exit_code == 0, done.output
+    named = sorted(line.split("   ")[0] for line in done.output.splitlines()[:3])
+    found = list((root / "out").rglob("*.png"))
+    assert sorted(str(path.readlink()) for path in found) == named
+    assert {path.relative_to(root / "out").parts[0] for path in found} <= {"_unsure", "_unknown"}
+    assert len(table(root / "out")) == 3
+    assert osp("sort", "--undo", root / "out").exit_code == 0
+    assert osp("sort", root / "run", root / "pile", "--next", 2, "--to", root / "out", "--move").exit_code == 0
+    assert len(files(root / "pile")) == len(files(root / "kept")) - 2
+    assert osp("sort", "--undo", root / "out").exit_code == 0
+    assert files(root / "pile") == files(root / "kept")
+
+
+def test_photos_that_cannot_be_read_stay_and_are_no_failure(root: Path) -> None:
+    (root / "pile/broken.png").write_bytes(b"no image")
+    done = osp("sort", root / "run", root / "pile", "--to", root / "out", "--as", "copies")
+    assert done.exit_code == 0, done.output
+    assert "cannot be read, and stay where they are: 1." in done.output
+    assert "broken.png" in done.stderr
+    (root / "out/_unknown").mkdir(exist_ok=True)
+    shutil.rmtree(root / "out")
+    (root / "pile/link.png").symlink_to(root / "pile/red 8.png")
+    done = osp("sort", root / "run", root / "pile", "--to", root / "out", "--move")
+    assert done.exit_code == 1
+    assert "it is a link, which would break when moved; it stays where it is" in done.stderr
+
+
+@pytest.mark.parametrize("undone", [False, True])
+def test_stopped_it_says_what_to_do_next(root: Path, undone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = root / "out"
+    if undone:
+        osp("sort", root / "run", root / "pile", "--to", out, "--move")
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("osp.photos.undoing.undo" if undone else "osp.photos.sorting.sort_pile", stop)
+    words = ("--undo", out) if undone else (root / "run", root / "pile", "--to", out, "--move")
+    stopped = osp("sort", *words)
+    assert stopped.exit_code == 130
+    assert "Stopped." in stopped.stderr
+    assert f"osp sort --undo {out}" in stopped.stderr
+    assert ("The same command goes on" in stopped.stderr) != undone
+
+
+def test_keywords_are_written_and_taken_back(root: Path) -> None:
+    done = osp("sort", root / "run", root / "pile", "--to", root / "out", "--as", "xmp")
+    assert done.exit_code == 0, done.output
+    assert len(list((root / "pile").glob("*.png.xmp"))) == 10
+    assert files(root / "pile") == files(root / "kept")
+    undone = osp("sort", "--undo", root / "out")
+    assert "10 sidecars (.xmp) are as they were before" in undone.output
+    assert not list(root.rglob("*.xmp"))
+
+
+def test_a_fit_learns_from_what_was_moved_by_hand_and_the_rest_is_its_pile(root: Path, tmp_path: Path) -> None:
+    out = root / "out"
+    osp("sort", root / "run", root / "pile", "--to", out, "--move")
+    refused = osp("fit", out, "--from", root / "run", "--out", tmp_path / "run2", "--no-page")
+    assert "its folders hold guesses" in str(refused.exception)
+    (photo,) = out.rglob("red 7.png")
+    (out / "crimson").mkdir()
+    shutil.move(photo, out / "crimson/red 7.png")
+    said: list[str] = []
+    run = fit(out, None, tmp_path / "run2", earlier=root / "run", say=said.append)
+    assert run.result["classes"] == {"blue": 4, "crimson": 1, "red": 4}
+    assert any("1 photos that you have moved or added teach; 9 others in it are guesses" in each for each in said)
+    assert run.result["pile_photos"]["files"] == len(files(root / "kept")) - 1  # nine of them have a new place
+    assert not any("If osp sort has moved them" in each for each in said)
+    fit(root / "pile/mine", None, tmp_path / "run3", earlier=root / "run", say=said.append)
+    assert any("had 20 photos in the earlier fit, and there are 10 now. If osp sort has moved them" in s for s in said)
 
 
 def strange(root: Path) -> Path:
@@ -218,6 +298,37 @@ def test_no_cell_of_predictions_begins_like_a_formula_and_json_stays_as_it_is(
     assert [json.loads(line)["file"] for line in said] == names
     assert osp("sort", root / "run", ".", "--to", root / "out", "--as", "copies").exit_code == 0
     assert not any(row["place"][:1] in tuple("=+-@\t") for row in table(root / "out"))
+
+
+def test_predictions_are_tasks_that_label_studio_imports(root: Path) -> None:
+    """Its form: https://labelstud.io/guide/predictions; the fields are those of the configuration in docs/photos.md."""
+    odd = root / "pile/a b+ä%.png"
+    shutil.copy(root / "pile/red 7.png", odd)
+    (root / "pile/broken.png").write_bytes(b"no image")
+    done = osp("predict", root / "run", root / "pile", "--format", "label-studio")
+    assert done.exit_code == 1  # of the one that cannot be read
+    assert "broken.png" in done.stderr
+    tasks = json.loads(done.stdout)
+    assert len(tasks) == len(files(root / "kept")) + 1
+    said = {
+        line["file"]: line
+        for line in map(
+            json.loads, osp("predict", root / "run", root / "pile", "--format", "jsonl").stdout.splitlines()
+        )
+    }
+    for task in tasks:
+        prefix, place = task["data"]["image"].split("?d=")
+        assert prefix == "/data/local-files/"
+        expected = said[f"/{unquote(place)}"]
+        ((prediction,), (result,)) = task["predictions"], task["predictions"][0]["result"]
+        assert (result["from_name"], result["to_name"], result["type"]) == ("class", "image", "choices")
+        assert result["value"] == {"choices": [expected["class"] if expected["in"] else "none"]}
+        assert "score" in prediction or not expected["in"]
+        assert 0 <= prediction.get("score", 0) <= 1
+    configured = Path(__file__).parents[2].joinpath("docs/photos.md").read_text("utf-8")
+    assert '<Image name="image" value="$image"/>' in configured
+    assert '<Choices name="class" toName="image">' in configured
+    assert json.loads(osp("predict", root / "run", root / "pile/broken.png", "--format", "label-studio").stdout) == []
 
 
 def change_row(path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from osp.errors import UserError
 from osp.models.model import Prediction
-from osp.photos import sorting
+from osp.photos import class_folders
 from osp.photos.journal import JOURNAL, TABLE
 from osp.photos.sorting import Action, sort_pile
 from osp.photos.undoing import undo
@@ -293,7 +293,7 @@ def test_a_sort_of_version_0_1_with_its_folder_foreign_is_verified_gone_on_with_
     decisions = make_pile(pile, ["x.jpg", "y.jpg", "z.jpg", "w.jpg", "v.jpg", "u.jpg"])
     before = tree(pile)
     with monkeypatch.context() as patch:
-        patch.setattr(sorting, "UNKNOWN", "_foreign")
+        patch.setattr(class_folders, "UNKNOWN", "_foreign")
         sort_pile(decisions[:3], out, action)
     assert (out / "_foreign/z.jpg").exists()
     (verdict,) = verify(out)

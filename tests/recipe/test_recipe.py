@@ -183,6 +183,10 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         "seed: !!timestamp x",
         "x: " + "9" * 5000,
         "data: a\0b",
+        "steps: 10\nsteps: 20",
+        "options: {alpha: 1, alpha: 2}",
+        "seed: 010",
+        "seed: 1:30",
     ],
 )
 def test_awkward_yaml_is_refused_with_a_sentence(text: str, tmp_path: Path) -> None:
@@ -193,7 +197,7 @@ def test_awkward_yaml_is_refused_with_a_sentence(text: str, tmp_path: Path) -> N
 
 def test_a_file_too_long_for_a_recipe_is_not_parsed(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("seed: 1\n" * 200_000, encoding="utf-8")
-    with pytest.raises(UserError, match="longer than 1,000,000 bytes"):
+    with pytest.raises(UserError, match="longer than 250,000 bytes"):
         Recipe.read(tmp_path / "recipe.yaml")
 
 

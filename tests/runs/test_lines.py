@@ -90,6 +90,7 @@ DEEP = b'{"format":1,"name":"a","identity":"i","versions":{},"plan":{},"result":
         (DEEP, "it is nested too deeply"),
         (json.dumps(line(result={"accuracy": "high"})).encode(), "accuracy is 'high'"),
         (json.dumps(line(result={"accuracy": float("nan")})).encode(), "accuracy is nan"),
+        (json.dumps(line(result={"accuracy": 1.7e308})).encode(), "accuracy is 1.7e"),
         (json.dumps(line(name="../../etc/x")).encode(), "name is"),
         (json.dumps(line(name=".claims")).encode(), "name is"),
         (json.dumps(line(format=2)).encode(), "format is 2"),
@@ -163,7 +164,8 @@ def test_what_would_not_be_read_again_is_not_written(tmp_path: Path) -> None:
 def test_processes_that_add_at_once_lose_nothing(tmp_path: Path) -> None:
     program = (
         "import sys\nfrom pathlib import Path\nfrom osp.runs.lines import add_lines\n"
-        "line = {'format': 1, 'identity': 'i', 'versions': {}, 'plan': {'data': 'digits'}, 'result': {}}\n"
+        "line = {'format': 1, 'identity': 'i', 'versions': {}}\n"
+        "line |= {'plan': {'data': 'digits'}, 'result': {'accuracy': None}}\n"
         "for n in range(10):\n    add_lines(Path(sys.argv[1]), [{**line, 'name': f'{sys.argv[2]}-{n}'}])"
     )
     started = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path), each]) for each in "ab"]

@@ -7,16 +7,18 @@ import base64
 import io
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from starlette.requests import Request
 
 import osp
 from helpers.finished import finished
 from osp.data.decode import Unreadable
-from osp.serve.app import Busy, Line
+from osp.serve.line import Busy, Line, Refused
 from osp.serve.served import open_served
 
 
@@ -51,6 +53,40 @@ def test_a_trained_run_says_what_osp_predict_says_and_shows_its_labelled_images(
         served(file.read_bytes(), accept=0.95, neighbors=0, explain=False, most_pixels=63)
 
 
+class Client(Request):
+    """Who asks; gone when it is said to be."""
+
+    def __init__(self) -> None:
+        super().__init__({"type": "http"})
+        self.gone = False
+
+    async def is_disconnected(self) -> bool:
+        return self.gone
+
+
+def test_what_nobody_waits_for_is_not_worked_on() -> None:
+    done = threading.Event()
+    worked: list[int] = []
+
+    def answer(number: int) -> None:
+        done.wait(10)
+        worked.append(number)
+
+    async def scene() -> None:
+        line, clients = Line(5), [Client() for _ in range(3)]
+        work = [partial(answer, number) for number in range(3)]
+        asked = [asyncio.create_task(line.run(client, each)) for client, each in zip(clients, work, strict=True)]
+        await asyncio.sleep(0.05)
+        clients[1].gone = True
+        done.set()
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        assert isinstance(found[1], Refused)
+        line.close()
+
+    asyncio.run(scene())
+    assert worked == [0, 2]
+
+
 def test_one_at_a_time_off_the_event_loop_and_no_more_than_fit() -> None:
     running, most, done = 0, 0, threading.Event()
 
@@ -63,8 +99,7 @@ def test_one_at_a_time_off_the_event_loop_and_no_more_than_fit() -> None:
         return threading.get_ident()
 
     async def ask(line: Line) -> int:
-        with line.place():
-            return await line.run(work)
+        return await line.run(Client(), work)
 
     async def scene() -> list[int]:
         line = Line(3)
@@ -94,7 +129,7 @@ def test_a_closed_line_drops_those_who_wait_and_finishes_the_one_at_work() -> No
 
     async def scene() -> None:
         line = Line(5)
-        tasks = [asyncio.create_task(line.run(work)) for _ in range(3)]
+        tasks = [asyncio.create_task(line.run(Client(), work)) for _ in range(3)]
         await asyncio.sleep(0.05)
         line.close()
         for task in tasks[1:]:

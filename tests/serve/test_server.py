@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import io
 import json
@@ -180,6 +181,8 @@ def test_what_cannot_be_answered_is_refused_in_a_sentence(
         ("/model", {"Host": "localhost:1", "Origin": "http://localhost:1"}, 200),
         ("/labeled/0", {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "no-cors"}, 403),  # <img> on another page
         ("/model", {"Sec_Fetch_Site": "same-site"}, 403),
+        ("/model", {"Origin": "http://["}, 403),
+        ("/labeled/" + "1" * 5001, {}, 414),
         ("/", {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate"}, 200),  # a link to the page
         ("/", {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "no-cors"}, 403),
     ],
@@ -258,13 +261,35 @@ def test_it_works_in_a_browser(server: Server, tmp_path: Path) -> None:
         assert "not an image" in shown.run("return document.querySelector('.card').textContent")
 
 
-def test_many_open_connections_do_not_keep_others_out(server: Server) -> None:
-    idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(100)]
+HEAD = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nContent-Length: 900000\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("count", "sent"),
+    [(520, b""), (520, b"GET"), (30, HEAD + b"x"), (30, HEAD + bytes(890_000))],
+    ids=["silent", "half a head", "one byte", "stalled"],
+)
+def test_silent_and_slow_clients_do_not_keep_others_out(server: Server, count: int, sent: bytes) -> None:
+    idle = []
     try:
+        for _ in range(count):
+            idle.append(socket.create_connection(("127.0.0.1", server.port)))
+            with contextlib.suppress(OSError):  # closed already, to make room
+                idle[-1].sendall(sent)
+        body = next((server.photos / EVIL).iterdir()).read_bytes()
+        assert server.predict(body)[0] == 200
         assert server.ask("/model")[0] == 200
     finally:
         for each in idle:
             each.close()
+
+
+@pytest.mark.slow
+def test_silent_and_slow_clients_are_sent_away(server: Server) -> None:
+    for sent, answer in ((b"", b""), (b"GET / HT", b""), (HEAD + b"x", b"HTTP/1.1 408")):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as slow:
+            slow.sendall(sent)
+            assert slow.recv(100).startswith(answer)
 
 
 def test_nothing_of_an_upload_is_kept(server: Server) -> None:

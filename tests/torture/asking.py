@@ -124,7 +124,9 @@ async def _answered(app: Any, scope: dict[str, Any], body: bytes, parts: int) ->
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
-        return messages.pop(0) if messages else {"type": "http.disconnect"}
+        if not messages:
+            await asyncio.Event().wait()  # the client stays and waits for its answer
+        return messages.pop(0)
 
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import shutil
 import struct
 import tarfile
 import zipfile
@@ -13,14 +14,20 @@ from pathlib import Path
 
 from PIL import Image
 
+from helpers.bombs import deep, endless, huge, pipe, progressive, tiled
+from helpers.small_backbone import small_backbone, write_photo
 from osp.data.decode import Unreadable, decode
 from osp.data.fetch import extract
 from osp.data.unpickle import load_plain
 from osp.errors import UserError
 from osp.models.model import Prediction
+from osp.models.photo import load_model
+from osp.photos.fit import fit
 from osp.photos.sorting import sort_pile
 from osp.recipe import Recipe
 from osp.runs.checkpoint import load_checkpoint
+from osp.runs.fitted import read_fit
+from torture import sorted_folders
 from torture.trial import trial
 from torture.works import _finished
 
@@ -49,6 +56,12 @@ def cases(base: Path) -> Iterator[tuple[str, Callable[[], str]]]:
         yield f"zip {name}", lambda n=name: _refused(base, _zip, n)  # type: ignore[misc]
     for mode in ("RGBA", "F", "P", "L", "RGB"):
         yield f"image bomb {mode}", lambda m=mode: _refused(base, _image, m)  # type: ignore[misc]
+    yield from sorted_folders.cases(base / "sorted")
+    for name, content in (("scans", progressive(7000, 1500)), ("tile", tiled(16, 8000))):
+        yield f"image of one {name} too many", lambda c=content: _refused(base, _content, c)  # type: ignore[misc]
+    for name in ("photos.json", "photos.safetensors", "result.json", "labels.json", "pile.csv", "sample.npz"):
+        for harm in (deep, pipe, endless, huge):
+            yield f"fit, {name} {harm.__name__}", lambda n=name, h=harm: _refused(base, _fit, n, h)  # type: ignore[misc]
     yield "file names in sorted.csv", lambda: _names(base / "names")
     yield "names in report.html", lambda: _page(base / "page")
 
@@ -110,15 +123,36 @@ def _unpack(archive: Path) -> object:
 
 
 def _image(folder: Path, mode: str) -> Callable[[], object]:
-    Image.new(mode, (13_000, 13_000)).save(folder / ("a.tif" if mode == "F" else "a.png"))
+    file = folder / ("a.tif" if mode == "F" else "a.png")
+    Image.new(mode, (13_000, 13_000)).save(file)
+    return _decoded(file)
 
+
+def _decoded(file: Path) -> Callable[[], object]:
     def read() -> object:
         try:
-            return decode(str(next(folder.glob("a.*"))), 32)
+            return decode(str(file), 32)
         except Unreadable as reason:
             raise UserError(str(reason)) from None
 
     return read
+
+
+def _content(folder: Path, content: bytes) -> Callable[[], object]:
+    (folder / "a.jpg").write_bytes(content)
+    return _decoded(folder / "a.jpg")
+
+
+def _fit(folder: Path, name: str, harm: Callable[[Path], None]) -> Callable[[], object]:
+    """A fit of which one file is none of ours; read as `osp report` and `osp predict` read it."""
+    good, backbone = folder.parent / "fitted", small_backbone()
+    if not good.exists():
+        for number in range(12):
+            write_photo(good / ("sorted/a", "sorted/b", "pile")[number % 3] / f"{number}.png", number)
+        fit(good / "sorted", good / "pile", good / "run", backbone=backbone)
+    shutil.copytree(good / "run", folder / "run")
+    harm(folder / "run" / name)
+    return lambda: (read_fit(folder / "run"), load_model(folder / "run", backbone))
 
 
 NAMES = ("=cmd|' /C calc'!A0.jpg", "+1.jpg", "@x.jpg", "-2+3.jpg", "<script>alert(1)<", "a\nb.jpg", "\x1b[2J.jpg")

@@ -45,7 +45,10 @@ def this_machine() -> str:
 
 def stop_this_process() -> None:
     """As if it had been asked to: a run saves and ends."""
-    os.kill(os.getpid(), signal.SIGTERM)
+    if os.name == "posix":
+        os.kill(os.getpid(), signal.SIGTERM)  # also wakes the main thread where it waits
+    else:
+        signal.raise_signal(signal.SIGTERM)  # there `os.kill` ends a process unasked
 
 
 class Claims:

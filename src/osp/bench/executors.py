@@ -87,7 +87,7 @@ class Processes:
     def stop(self, at_once: bool) -> None:
         self._stopping = True
         for process in self._running:
-            worker.stop(process, signal.SIGKILL if at_once else signal.SIGTERM)
+            worker.stop(process, at_once)
 
 
 # Running

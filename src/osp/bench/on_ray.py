@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
+import platform
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ from osp.bench.store import Store
 from osp.bench.worker import BUSY, FAILED, LOST, STOPPED, free_name, last_line, start, stop
 from osp.errors import UserError, first_line
 from osp.files import append_text, make_folder, write_bytes
-from osp.version import HARNESS_VERSION
+from osp.version import HARNESS_VERSION, install
 
 ANSWER = 5.0
 """Seconds in which a cluster must answer."""
@@ -112,7 +112,7 @@ def connected(address: str) -> Iterator[Any]:
         if address != AUTO:
             check_answers(address)
     except ImportError:
-        raise UserError("--ray: Ray is not installed; run `pip install 'osp[ray]'`.") from None
+        raise UserError(f"--ray: Ray is not installed; run `{install('ray')}`.") from None
     try:
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
     except ConnectionError:
@@ -172,7 +172,7 @@ def carry_out(
     for key, value in environment.items():
         os.environ.setdefault(key, value)
     if harness != HARNESS_VERSION:
-        reason = f"the node {os.uname().nodename} has version {HARNESS_VERSION} of the harness, the bench has {harness}"
+        reason = f"the node {platform.node()} has version {HARNESS_VERSION} of the harness, the bench has {harness}"
         return Returned(FAILED, f"{reason}: install the same osp on both")
     if proof and (Path(root) / proof).is_file():
         store = Store(Path(root))
@@ -194,7 +194,7 @@ def _work(store: Store, name: str, recipe: dict[str, Any]) -> int:
     finally:
         stop(process)
         process.join(SAVING)
-        stop(process, signal.SIGKILL)
+        stop(process, at_once=True)
         process.join()
     return process.exitcode or 0
 

@@ -54,8 +54,8 @@ def submit(script: Path) -> str | None:
 
 def write_array(store: Store, jobs: Sequence[Job], name: str, cpus: int, gpus: float | None, at_once: int) -> Path:
     """The list of runs and the script, under a name that tells them from other lists."""
-    if "\n" in str(store.root):
-        raise UserError(f"The store {str(store.root)!r} has a line break in its name; name another --store.")
+    if re.search(r'["\\\x00-\x1f]', str(store.root)):
+        raise UserError(f"The store {str(store.root)!r} has a quote, \\ or line break in it; name another --store.")
     folder = store.root / ".slurm"
     store.create()
     make_folder(folder)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import platform
-import resource
 import subprocess
 import tempfile
 import time
@@ -160,11 +159,18 @@ def use_memory(form: str, network: str) -> None:
 
 
 def most_memory() -> float:
-    """The most megabytes this process ever held at once. On Linux `getrusage` also counts the one that started it."""
+    """The most megabytes this process ever held at once; 0 where the system does not say.
+
+    On Linux `getrusage` also counts the process that started it.
+    """
     status = Path("/proc/self/status")
     if status.exists():
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
         return int(line.split()[1]) / 2**10
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0.0
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import signal
 import sys
 import threading
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from osp.bench.claims import stop_this_process
 from osp.bench.store import Store, check_result
 from osp.errors import UserError
 from osp.machine import processor, safe_path
@@ -52,10 +52,9 @@ def start(store: Store, name: str, recipe: dict[str, Any]) -> BaseProcess:
     return process
 
 
-def stop(process: BaseProcess, number: int = signal.SIGTERM) -> None:
+def stop(process: BaseProcess, at_once: bool = False) -> None:
     """Ask a run to save and end, or end it."""
-    if process.exitcode is None and process.pid is not None:
-        os.kill(process.pid, number)
+    (process.kill if at_once else process.terminate)()
 
 
 def last_line(path: Path) -> str:
@@ -89,7 +88,7 @@ def _follow() -> None:
     starter = multiprocessing.parent_process()
     assert starter is not None
     starter.join()
-    os.kill(os.getpid(), signal.SIGTERM)
+    stop_this_process()
 
 
 def logged(root: Path, name: str, fields: dict[str, Any]) -> int:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from osp.cli import bench, export, lists, photos, report, serve, settings, sorting, train, verify
+from osp.cli import bench, export, label, lists, photos, predict, report, serve, settings, sorting, train, verify
 from osp.cli.mistakes import explain
 from osp.cli.text import complain, say
 from osp.errors import UserError
@@ -26,7 +26,8 @@ app = typer.Typer(
 )
 app.command()(train.demo)
 app.command()(photos.fit)
-app.command()(photos.predict)
+app.command()(label.label)
+app.command()(predict.predict)
 app.command()(sorting.sort)
 app.command()(train.train)
 app.command()(report.report)

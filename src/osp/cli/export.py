@@ -22,20 +22,27 @@ def export(
 ) -> None:
     """Write a model as one file that runs without osp: class probabilities and OOD score from uint8 images, with the
     preprocessing inside, and labels, threshold and license in its metadata. Checked against the model before it is
-    written; never overwrites.
+    written; never overwrites. A model card (`model.onnx.md`) says how it was made and how good it was.
 
     Example: `osp export runs/first --onnx model.onnx`
     """
     if onnx is None and torch is None:
         raise UserError("Name a file to write: --onnx model.onnx, --torch model.pt2, or both.")
+    from osp.files import write_text
     from osp.models import export as exporter
     from osp.models import load
+    from osp.models.card import beside, model_card
+    from osp.runs.run import Run
 
     graph, program = (None if path is None else user_path(path) for path in (onnx, torch))
     exporter.check_targets(graph, program)
+    for path in filter(None, (graph, program)):
+        if beside(path).exists() or beside(path).is_symlink():
+            raise UserError(f"{beside(path)} exists already, and is not overwritten. Name another file.")
     facts = exporter.export(load(run, method=method), graph, program, score)
     for path in filter(None, (graph, program)):
-        say(f"Wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
+        write_text(beside(path), model_card(path.name, facts, Run.read(run).result))
+        say(f"Wrote {path} ({path.stat().st_size / 1e6:.1f} MB) and its card {beside(path).name}")
     say(f"Input `images`: {facts['input']}. Outputs: `probabilities` and `ood_score` (larger = more OOD).")
     say(f"From a file to these pixels {facts['preprocessing']}.")
     say(f"An image with an ood_score above {float(facts['threshold']):.4g} looks unknown; class names: metadata.")

@@ -1,33 +1,31 @@
-"""`osp fit` and `osp predict`: your own photographs."""
+"""`osp fit`: your own photographs."""
 
 from __future__ import annotations
 
-import csv
-import json
-import sys
+import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from osp.cli.lists import check_environment
-from osp.cli.text import columns, complain, console, say
-from osp.errors import UserError, printable, suggest, user_path
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from osp.models.model import Prediction
-
-FORMATS = ("table", "csv", "jsonl")
-ACCEPT_HELP = "Share of the known classes that the OOD threshold lets through, such as 0.99 to lose fewer of them."
+from osp.cli.text import columns, console, say, stopped
+from osp.errors import UserError, printable, user_path
 
 
 def fit(
-    sorted_dir: Annotated[Path, typer.Argument(metavar="SORTED", help="Your sorted photos: one folder per class.")],
+    sorted_dir: Annotated[
+        Path | None, typer.Argument(metavar="SORTED", help="Your sorted photos: one folder per class.")
+    ] = None,
     pile: Annotated[Path | None, typer.Argument(metavar="[PILE]", help="Unsorted photos, many of no class.")] = None,
     out: Annotated[Path, typer.Option(help="New folder for the model and the results.")] = Path("run"),
+    labels: Annotated[
+        Path | None, typer.Option(help="More labels: a labels.csv of `osp label`; its class `none` is no class.")
+    ] = None,
+    none: Annotated[
+        Path | None, typer.Option(help="Photos of none of your classes: they teach what is unknown.")
+    ] = None,
     test: Annotated[
         Path | None, typer.Option(help="Photos to test on: folders named like the classes, others are unknown.")
     ] = None,
@@ -46,7 +44,11 @@ def fit(
         ),
     ] = "instant",
     earlier: Annotated[
-        Path | None, typer.Option("--from", help="An earlier fit whose labels, pile and backbone are used again.")
+        Path | None, typer.Option("--from", help="An earlier fit whose labels, pile, test and backbone are used again.")
+    ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(help="With --from: a group of unknown photos that is a class, such as group-3=heron; repeatable."),
     ] = None,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Length of training from scratch (--backbone none); default: 3,000.")
@@ -68,29 +70,80 @@ def fit(
 
     - `osp fit newly-sorted/ --from run --out run2`
 
+    - `osp fit --from run --name group-3=heron --out run2`
+
     Then: `osp predict run new.jpg`, `osp sort run pile/ --to sorted-pile --as links`.
     """
     begun = time.monotonic()
     check_environment()
+    if backbone != "none" and _only_the_page_is_missing(user_path(out), sorted_dir, pile) and page:
+        from osp.report import write_report
+
+        say(f"The fit in {out} is complete; only its page was missing. Page: {write_report(user_path(out))}")
+        return
+    from osp.photos.labels import BOOK
+
+    labeling = labels is not None and user_path(labels) == user_path(out) / BOOK
+    _check_folders(sorted_dir, pile, test, none, earlier, out, backbone == "none" or labeling)
     from osp.engine.progress import shown
     from osp.photos.fit import fit as start
 
     if backbone == "none":
         if earlier is not None:
             raise UserError("--from goes on from features; --backbone none has none. Leave out one of the two.")
+        if labels is not None or none is not None:
+            raise UserError("--labels and --none teach what looks at features; leave out --backbone none.")
+        if sorted_dir is None:
+            raise UserError("Name the folder of your sorted photos, which holds one folder per class.")
         _from_scratch(sorted_dir, pile, out, test, method, seed, steps, page)
         return
     if steps is not None:
         raise UserError("--steps goes with --backbone none; with a pretrained backbone there is nothing to wait for.")
-    with shown() as display:
+    with shown() as display, stopped("Nothing is lost: the same command goes on where it was."):
         given: dict[str, Any] = {"test": test, "backbone": backbone, "method": method, "earlier": earlier}
+        given |= {"name": name or (), "labels": labels, "none": none}
         run = start(sorted_dir, pile, out, **given, seed=seed, say=say, progress=display.loading)
-    _print_fit(run.result, run.path)
+    print_fit(run.result, run.path)
     if page:
         from osp.report import write_report
 
-        say(f"Page: {write_report(run)}")
+        with stopped(f"The fit is complete; osp report {printable(out)} makes its page."):
+            say(f"Page: {write_report(run)}")
     say(f"Took {time.monotonic() - begun:.0f} s{', the page included' if page else ''}.")
+
+
+def _only_the_page_is_missing(out: Path, sorted_dir: Path | None, pile: Path | None) -> bool:
+    """Whether the same fit was stopped while its page was drawn."""
+    from osp.runs.fitted import is_fit, result_of
+
+    if sorted_dir is None or not is_fit(out) or (out / "report.html").exists():
+        return False
+    result = result_of(out)
+    asked = [None if each is None else os.path.abspath(user_path(each)) for each in (sorted_dir, pile)]
+    return asked == [result["sorted"], result.get("pile")]
+
+
+def _check_folders(
+    sorted_dir: Path | None,
+    pile: Path | None,
+    test: Path | None,
+    none: Path | None,
+    earlier: Path | None,
+    out: Path,
+    resumes: bool,
+) -> None:
+    """Refuse what cannot be used before anything heavy is imported."""
+    from osp.data.folders import check_folder
+    from osp.runs.fitted import check_free
+
+    given = (sorted_dir, "the folder of sorted photos"), (pile, "the pile"), (test, "--test"), (none, "--none")
+    for folder, what in given:
+        if folder is not None:
+            check_folder(user_path(folder), what)
+    if earlier is not None and user_path(earlier).resolve() == user_path(out).resolve():
+        raise UserError(f"--out {out} is the fit to go on from. Name a new folder with --out.")
+    if not resumes:
+        check_free(user_path(out))
 
 
 def _from_scratch(
@@ -111,15 +164,18 @@ def _from_scratch(
     from osp.models.trained import load_predictor
     from osp.photos.decisions import figures_on
     from osp.photos.fit import no_pile
-    from osp.photos.folder import check_free
+    from osp.photos.journal import has_journal
     from osp.photos.photographs import list_pile, list_sorted, list_test, without_copies
     from osp.recipe import Recipe
+    from osp.runs.fitted import check_free
 
     begun = (user_path(out) / "plan.yaml").is_file()
     if not begun:
         check_free(user_path(out))
         check_writable(user_path(out))
     known, classes = list_sorted(user_path(sorted_dir))
+    if has_journal(user_path(sorted_dir)):
+        raise UserError(f"{sorted_dir} was made by osp sort. Copy what you have sorted yourself into another folder.")
     unsorted = list_pile(None if pile is None else user_path(pile))
     tested = None
     if test is not None:
@@ -155,8 +211,10 @@ def _from_scratch(
         say(f"Page: {write_report(run)}")
 
 
-def _print_fit(result: dict[str, Any], path: Path) -> None:
-    from osp.photos.fit import probably_unknown
+def print_fit(result: dict[str, Any], path: Path) -> None:
+    """What a fit has found, in the terminal."""
+    from osp.photos.groups import in_words
+    from osp.runs.fitted import belongs_in_words, groups_of, strangers_in_words, strangers_of
 
     rows: list[tuple[object, ...]] = []
     for name, estimate in result["estimates"].items():
@@ -173,13 +231,20 @@ def _print_fit(result: dict[str, Any], path: Path) -> None:
     _say_unknown(tested)
     pile = result["pile_photos"]
     if pile["counted"]:
-        listed = ", ".join(f"{name} {count}" for name, count in pile["per_class"].items())
-        say(f"The pile: {pile['in']:,} of {pile['counted']:,} photos look like one of the classes ({listed}); ", "")
-        say(f"estimated share {100 * pile['share']:.0f} %.")
-        if doubt := probably_unknown(pile["in"], pile["counted"], pile["share"], tested):
-            say(doubt)
+        listed = ", ".join(f"{printable(name)} {count}" for name, count in pile["per_class"].items())
+        say(f"The pile: {pile['in']:,} of {pile['counted']:,} photos look like one of the classes ({listed}).")
+        say(f"{belongs_in_words(pile)} of the pile belongs to them.")
+        if classes := strangers_of(result):
+            say(strangers_in_words(classes))
+            if any(each.strangers for each in classes.values()):
+                heads = ("", "let in", "probably right", "probably strangers")
+                console().print(columns(*((printable(name), *each) for name, each in classes.items()), headings=heads))
+                say(f"Stricter: osp sort {path} PILE --to FOLDER --accept 0.8")
         if not result["threshold_photos"]:
             say("That is a guess: with one photo per class the threshold rests on the pile alone.")
+        if groups := groups_of(result):
+            say(in_words(groups))
+            say(f"To make one a class: osp fit --from {path} --name {groups[0].name}=NAME --out NEW")
     if result["suspected_labels"]:
         say(f"Labels that look wrong: {result['suspected_labels']} ({path / 'doubts.csv'})")
     listed = f"Every photo of the pile: {path / 'pile.csv'}   all" if pile["counted"] else "All"
@@ -204,90 +269,3 @@ def _share(part: dict[str, Any] | None) -> str:
 def _unequal(result: dict[str, Any]) -> bool:
     counts = result["classes"].values()
     return bool(max(counts) > 1.5 * min(counts))
-
-
-def predict(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of an `osp fit` or `osp train`.")],
-    images: Annotated[
-        list[str], typer.Argument(metavar="IMAGES...", help="Files, folders, patterns; - for names on standard input.")
-    ],
-    form: Annotated[str, typer.Option("--format", help="table, csv or jsonl.")] = "table",
-    accept: Annotated[float, typer.Option(help=ACCEPT_HELP)] = 0.95,
-) -> None:
-    """Say for each image its class, how sure that is, and whether it belongs to any of the classes.
-
-    Probabilities are calibrated. The OOD score is larger for what looks more unknown; above the threshold the decision
-    is `out`. A file that cannot be read gets a row that says why, and the exit code is 1.
-
-    Examples:
-
-    - `osp predict run new/ --format csv > new.csv`
-
-    - `osp predict run a.jpg 'holiday/**/*.jpg' --accept 0.99`
-
-    - `find . -name '*.jpg' | osp predict run - --format jsonl`
-    """
-    check_environment()
-    one_of("--format", form, FORMATS)
-    from osp.engine.progress import shown
-    from osp.evaluate.thresholds import check_accept
-    from osp.models import load
-    from osp.photos.photographs import image_files
-
-    check_accept(accept)
-    files, notes = image_files(images, sys.stdin if "-" in images else ())
-    for note in notes:
-        complain(note)
-    model = load(run)
-    failed = 0
-    with shown() as display:
-        found = model.predict_files(files, accept, display.loading)
-        for row in _rows(found, form, model.class_names):
-            failed += row
-    if failed:
-        complain(f"{failed} of {len(files)} files could not be read.")
-        raise typer.Exit(1)
-
-
-def _rows(found: Iterator[Prediction], form: str, names: tuple[str, ...]) -> Iterator[bool]:
-    """Print each prediction as it comes; True for one that failed."""
-    table = csv.writer(sys.stdout)
-    if form == "csv":
-        table.writerow(("file", "class", "probability", "ood_score", "decision", "error"))
-    elif form == "table":
-        say(f"{'class':<16} {'prob.':>7} {'OOD':>6}  {'':<4} file")
-    for each in found:
-        verdict = "" if each.reason else "in" if each.inside else "out"
-        if form == "jsonl":
-            print(json.dumps(_fields(each, names)))
-        elif form == "csv":
-            from osp.tables import defused
-
-            numbers = ("",) * 3 if each.reason else (each.label, f"{each.probability:.4f}", f"{each.ood_score:.4f}")
-            cells = (each.file, *numbers, verdict, each.reason)
-            table.writerow([defused(cell).encode("utf-8", "replace").decode() for cell in cells])
-        elif each.reason:
-            say(f"{'unreadable':<16} {'':>7} {'':>6}  {'':<4} {printable(each.file)}: {each.reason}")
-        else:
-            label, sure = printable(each.label), f"{100 * each.probability:.1f} %"
-            say(f"{label:<16} {sure:>7} {each.ood_score:>6.3f}  {verdict:<4} {printable(each.file)}")
-        yield bool(each.reason)
-    sys.stdout.flush()
-
-
-def _fields(each: Prediction, names: tuple[str, ...]) -> dict[str, Any]:
-    if each.reason:
-        return {"file": each.file, "error": each.reason}
-    return {
-        "file": each.file,
-        "class": each.label,
-        "probability": round(each.probability, 6),
-        "ood_score": round(each.ood_score, 6),
-        "in": each.inside,
-        "probabilities": {name: round(p, 6) for name, p in zip(names, each.probabilities, strict=True)},
-    }
-
-
-def one_of(option: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise UserError(f"{option} {value!r} is unknown.{suggest(value, choices)}")

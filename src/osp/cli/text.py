@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+import typer
 
 from osp.errors import printable
 
@@ -28,6 +32,16 @@ def complain(text: object) -> None:
         print(f"osp: {printable(text, lines=True)}", file=sys.stderr, flush=True)
     except (OSError, ValueError):
         sys.stderr = None  # or the interpreter tries to flush it once more
+
+
+@contextmanager
+def stopped(advice: str) -> Iterator[None]:
+    """Say what to do next when the user stops it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        complain(f"Stopped. {advice}")
+        raise typer.Exit(130) from None
 
 
 def plain(text: object, style: str = "", lines: bool = False) -> Text:

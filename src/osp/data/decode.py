@@ -1,14 +1,17 @@
 """One image file into size x size RGB pixels, whatever its format, depth, palette, transparency or orientation.
 
-The file is also the program of the worker processes of `decode_pool` (`python decode.py SIZE`), so it imports nothing
+The file is also the program of the worker processes of `decode_pool` (`python decode.py`), so it imports nothing
 of this package: a worker starts in a fraction of a second and needs neither torch nor a guarded main module.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
+import re
+import signal
 import struct
 import sys
 import warnings
@@ -36,7 +39,19 @@ PIXEL_BYTES = {"1": 5, "L": 5, "P": 5, "RGB": 4, "CMYK": 8, "YCbCr": 8, "LAB": 8
 """By mode; deep grey goes through 64-bit numbers, and what is transparent is laid on white in a second image."""
 DEEP, TRANSPARENT = 29, 16
 
+LARGEST_FILE = 1 << 30
+MOST_SCANS, SCANNED = 100, 2_000_000_000
+"""Of a JPEG: passes over its pixels, and the pixels that all of them pass; ten passes are usual, 75 bytes make one."""
+LARGEST_TILE = 1 << 22
+"""Pixels of a tile of a TIFF, which may be larger than a small image; no tile needs four times the image's pixels."""
+SECONDS, WORKER_BYTES = 30, 3 << 29
+"""Of computing and memory for one image in a worker process, where the system can limit them: for what the limits above
+do not foresee."""
+
 _ORIENTATION = 0x0112
+_TILE_WIDTH, _TILE_LENGTH = 322, 323
+_MARKER = re.compile(rb"\xff[^\x00\x01\xff\xd0-\xd7]")
+"""Of a JPEG: begins a part that states its length; the others stand alone, or are data."""
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -56,24 +71,27 @@ Place = str | bytes | Sequence[Any]
 """An image file: its path, its content, or (path, offset, length) of a file within another."""
 
 
-def decode(place: Place, size: int, most_pixels: int = MAX_PIXELS) -> np.ndarray:
+def decode(place: Place, size: int, most_pixels: int = MAX_PIXELS, whole: bool = False) -> np.ndarray:
     """The file's (first) image as uint8 3 x size x size: the middle square, antialiased, on white where transparent.
 
-    More pixels than `most_pixels` are refused before they are unpacked.
+    More pixels than `most_pixels` are refused before they are unpacked. With `whole` nothing is cut off: the longer
+    side has `size` pixels, or fewer where the image is smaller.
     """
     try:
-        if (os.path.getsize(place) if isinstance(place, str) else len(place)) == 0:
-            raise Unreadable("empty file (0 bytes)")
+        length = os.path.getsize(place) if isinstance(place, str) else len(place)
+        if not 0 < length <= LARGEST_FILE:
+            raise Unreadable("empty file (0 bytes)" if not length else f"longer than {LARGEST_FILE >> 20:,} MB")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of odd metadata: either the pixels can be read or they cannot
             with _open(place) as image:
                 if image.width * image.height > most_pixels:
                     raise Unreadable(f"absurdly large ({image.width} x {image.height} pixels)")
+                _check_cost(image)
                 image.draft(None, (2 * size, 2 * size))  # JPEG: decode at 1/2, 1/4 or 1/8 if that leaves twice the size
                 if image.width * image.height * _bytes_per_pixel(image) > MAX_BYTES:
                     raise Unreadable(f"too large ({image.width} x {image.height} pixels of kind {image.mode})")
                 image.load()
-                pixels = fit_image(image, size)
+                pixels = fit_image(image, size, whole)
     except Unreadable:
         raise
     except UnidentifiedImageError:
@@ -89,7 +107,7 @@ def decode(place: Place, size: int, most_pixels: int = MAX_PIXELS) -> np.ndarray
     return pixels
 
 
-def fit_image(image: Image.Image | np.ndarray, size: int) -> np.ndarray:
+def fit_image(image: Image.Image | np.ndarray, size: int, whole: bool = False) -> np.ndarray:
     """An image as training sees it, uint8 3 x size x size: upright, on white where transparent, the middle square
     resized, bicubic and antialiased.
 
@@ -99,10 +117,48 @@ def fit_image(image: Image.Image | np.ndarray, size: int) -> np.ndarray:
     if isinstance(image, np.ndarray):
         image = Image.fromarray(np.ascontiguousarray(image))
     turn = _turn(image)
-    square = _to_rgb(image, size)
+    square = _to_rgb(image, size, whole)
     if turn is not None:
         square = square.transpose(turn)
     return np.ascontiguousarray(np.asarray(square, dtype=np.uint8).transpose(2, 0, 1))
+
+
+def _check_cost(image: Image.Image) -> None:
+    """Refuse files of few pixels that take long, or much memory, to decode."""
+    pixels = image.width * image.height
+    if image.format == "TIFF":
+        tags = image.tag_v2  # type: ignore[attr-defined]
+        tile = int(tags.get(_TILE_WIDTH, 0)) * int(tags.get(_TILE_LENGTH, 0))
+        if tile > max(LARGEST_TILE, 4 * pixels):
+            raise Unreadable(f"too large (a tile of {tile:,} pixels)")
+    if image.format in ("JPEG", "MPO"):
+        scans = _scans(image.fp, MOST_SCANS)  # type: ignore[attr-defined]
+        if scans > max(20, min(MOST_SCANS, SCANNED // pixels)):
+            raise Unreadable(f"it takes too long to decode ({scans} scans)")
+        parts = [(across, down) for _, across, down, _ in image.layer]  # type: ignore[attr-defined]
+        most = max(across for across, _ in parts) * max(down for _, down in parts)
+        kept = 2 * pixels * sum(across * down for across, down in parts) // most  # 16 bits of each until the last scan
+        if scans > 1 and kept > MAX_BYTES:
+            raise Unreadable(f"too large ({image.width} x {image.height} pixels in {scans} scans)")
+
+
+def _scans(file: IO[bytes], most: int) -> int:
+    """Scans of a JPEG file, counted up to a few more than `most`."""
+    before = file.tell()
+    file.seek(0)
+    content = file.read()
+    file.seek(before)
+    place, found = 2, content.count(b"\xff\xda")
+    if found <= 1:
+        return found
+    found = 0  # a thumbnail, or a film behind the image, may have looked like some
+    while found <= most and (marker := _MARKER.search(content, place)):
+        kind, start = content[marker.start() + 1], marker.end()
+        if kind in (0xD8, 0xD9):
+            break
+        found += kind == 0xDA
+        place = start + int.from_bytes(content[start : start + 2], "big")
+    return found
 
 
 def _bytes_per_pixel(image: Image.Image) -> int:
@@ -123,7 +179,7 @@ def _open(place: Place) -> Image.Image:
         try:
             import pillow_heif
         except ImportError:
-            raise Unreadable("HEIC needs the package pillow-heif: pip install 'osp[heif]'") from None
+            raise Unreadable("HEIC needs the package pillow-heif: pip install pillow-heif") from None
         pillow_heif.register_heif_opener()
         formats = (*FORMATS, "HEIF")
     return Image.open(file, formats=formats)
@@ -147,7 +203,7 @@ def _turn(image: Image.Image) -> Image.Transpose | None:
         return None
 
 
-def _to_rgb(image: Image.Image, size: int) -> Image.Image:
+def _to_rgb(image: Image.Image, size: int, whole: bool) -> Image.Image:
     if image.mode.startswith(("I", "F")):
         image = Image.fromarray(_to_8_bit(np.asarray(image)))
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
@@ -157,6 +213,9 @@ def _to_rgb(image: Image.Image, size: int) -> Image.Image:
         image = white
     if image.mode != "RGB":
         image = image.convert("RGB")
+    if whole:
+        image.thumbnail((size, size), Image.Resampling.BICUBIC)
+        return image
     side = min(image.size)
     if image.size == (size, size):
         return image
@@ -177,12 +236,20 @@ def _to_8_bit(values: np.ndarray) -> np.ndarray:
     return np.clip(numbers * scale, 0, 255).astype(np.uint8)
 
 
-def decode_many(paths: Sequence[Place], size: int) -> tuple[np.ndarray, list[tuple[int, str]]]:
+TIMED = False
+"""Whether this is a worker process that may be ended by its clock."""
+
+
+def decode_many(
+    paths: Sequence[Place], size: int, most_pixels: int = MAX_PIXELS
+) -> tuple[np.ndarray, list[tuple[int, str]]]:
     """The images of those files that can be read, in order, and (position, reason) of those that cannot."""
     images, skipped = [], []
     for position, path in enumerate(paths):
+        if TIMED:
+            signal.setitimer(signal.ITIMER_PROF, SECONDS)  # counts computing, not waiting; its signal ends the process
         try:
-            images.append(decode(path, size))
+            images.append(decode(path, size, most_pixels))
         except Unreadable as reason:
             skipped.append((position, str(reason)))
     return np.stack(images) if images else np.empty((0, 3, size, size), np.uint8), skipped
@@ -221,15 +288,23 @@ def receive(stream: IO[bytes]) -> tuple[Any, bytes]:
     return json.loads(text), body
 
 
-def _work(size: int) -> None:
+def _work() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; ours says when to end
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        with open("/proc/self/statm", encoding="ascii") as file:
+            most = int(file.read().split()[0]) * resource.getpagesize() + WORKER_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
     while True:
         try:
-            paths, _ = receive(sys.stdin.buffer)
+            (places, size, most_pixels), content = receive(sys.stdin.buffer)
         except EOFError:
             return
-        images, skipped = decode_many(paths, size)
+        images, skipped = decode_many([content if place is None else place for place in places], size, most_pixels)
         send(sys.stdout.buffer, skipped, images.data.cast("B") if images.size else b"")
 
 
 if __name__ == "__main__":
-    _work(int(sys.argv[1]))
+    TIMED = hasattr(signal, "setitimer")
+    _work()

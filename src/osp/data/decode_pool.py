@@ -8,6 +8,7 @@ threads nor need the user's script to guard its main module.
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 import threading
@@ -83,47 +84,89 @@ class _Pool:
     def _decode(self, paths: Sequence[Place]) -> Chunk:
         worker: _Worker | None = getattr(self._own, "worker", None)
         if worker is None:
-            self._own.worker = worker = _Worker(self._size)
+            self._own.worker = worker = _Worker()
             self._started.append(worker)
         try:
-            return worker.ask(paths)
+            return worker.ask(paths, self._size)
         except (EOFError, OSError, ValueError):
             self._own.worker = None
             self._started.remove(worker)
             worker.close()
-        return self._one_by_one(paths)
+            why = worker.why()
+        return self._one_by_one(paths, why)
 
-    def _one_by_one(self, paths: Sequence[Place]) -> Chunk:
+    def _one_by_one(self, paths: Sequence[Place], why: str) -> Chunk:
         """A worker died on one of these (a crash in a decoder, or memory): find which, and keep the others."""
         if len(paths) == 1 or self._closing.is_set():
             nothing = np.empty((0, 3, self._size, self._size), np.uint8)
-            return nothing, [(position, "the decoder crashed on it") for position in range(len(paths))]
+            return nothing, [(position, why) for position in range(len(paths))]
         parts = list(_placed((self._decode([path]) for path in paths), range(len(paths))))
         return np.concatenate([images for images, _ in parts]), [item for _, skipped in parts for item in skipped]
 
 
+class Decoder:
+    """A worker process that is kept, for single images in memory: what crashes or takes too long ends it, not us."""
+
+    def __init__(self) -> None:
+        self._worker: _Worker | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self, content: bytes, size: int, most_pixels: int = decoder.MAX_PIXELS) -> np.ndarray:
+        """As `osp.data.decode.decode`."""
+        with self._lock:
+            self._worker = worker = self._worker or _Worker()
+            try:
+                images, skipped = worker.ask([None], size, most_pixels, content)
+            except (EOFError, OSError, ValueError):
+                self._worker = None
+                worker.close()
+                raise decoder.Unreadable(worker.why()) from None
+        if skipped:
+            raise decoder.Unreadable(skipped[0][1])
+        found: np.ndarray = images[0]
+        return found
+
+    def close(self) -> None:
+        with self._lock:
+            if self._worker is not None:
+                self._worker.stop()
+                self._worker.close()
+                self._worker = None
+
+
 class _Worker:
-    def __init__(self, size: int) -> None:
-        self._size = size
+    def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [*python(), decoder.__file__, str(size)],
+            [*python(), decoder.__file__],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
+        self._stopped = False
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._in, self._out = self._process.stdin, self._process.stdout
 
-    def ask(self, paths: Sequence[Place]) -> Chunk:
-        decoder.send(self._in, list(paths))
+    def ask(
+        self, paths: Sequence[Place | None], size: int, most_pixels: int = decoder.MAX_PIXELS, content: bytes = b""
+    ) -> Chunk:
+        """None stands for the `content`."""
+        decoder.send(self._in, [list(paths), size, most_pixels], content)
         skipped, body = decoder.receive(self._out)
         # a bytearray, as torch wants arrays that it may write to
-        images = np.frombuffer(bytearray(body), np.uint8).reshape(-1, 3, self._size, self._size)
+        images = np.frombuffer(bytearray(body), np.uint8).reshape(-1, 3, size, size)
         return images, [(int(position), str(reason)) for position, reason in skipped]
 
     def stop(self) -> None:
+        self._stopped = True
         self._process.kill()
 
+    def why(self) -> str:
+        """Why there is no answer."""
+        timed_out = self._process.returncode == -getattr(signal, "SIGPROF", 0) != 0
+        return f"it took longer than {decoder.SECONDS} s to decode" if timed_out else "the decoder crashed on it"
+
     def close(self) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(0 if self._stopped else 2)  # it has ended: how, is of interest
         self._process.kill()
         for stream in (self._in, self._out):
             with contextlib.suppress(OSError):

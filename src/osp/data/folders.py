@@ -318,3 +318,9 @@ class LabeledFiles:
         self.files = [self.files[i] for i in keep]
         self.labels = [self.labels[i] for i in keep]
         self.is_test = [self.is_test[i] for i in keep]
+
+
+def check_folder(root: Path, what: str) -> None:
+    """Refuse what is no folder; `what` says what it was given as."""
+    if not root.is_dir():
+        raise UserError(f"{root} ({what}) is {'a file, not a folder' if root.exists() else 'not there'}.")

@@ -23,6 +23,7 @@ from osp.files import write_text
 from osp.recipe import Plan
 from osp.recipe.recipe import ONLINE
 from osp.runs.folder import RunFolder
+from osp.version import install
 
 Values = Mapping[str, float]
 PROJECT = "osp"
@@ -143,7 +144,7 @@ def check_trackers(plan: Plan) -> None:
     for name in named_in(plan):
         kind = name.removesuffix(ONLINE)
         if importlib.util.find_spec(KINDS[kind][0]) is None:
-            raise UserError(f"{kind}: the extra is not installed; run `pip install 'osp[{kind}]'`.")
+            raise UserError(f"{kind}: the extra is not installed; run `{install(kind)}`.")
 
 
 class Trackers:

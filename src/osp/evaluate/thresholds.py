@@ -5,7 +5,7 @@ were not learned from. Where there are none, the pool has to do. With G the shar
 that of known ones among them, G = p a + (1 - p) h at the threshold, h being the share of OOD images that are accepted;
 p is estimated as the share below Otsu's threshold, h as one half.
 
-The mean of both estimates was tried also where there are held-out scores (h = 0.3): docs/photos.md says why not.
+The mean of both estimates was tried also with held-out scores (h = 0.3): docs/photos-measured.md says why not.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ The terms are in `osp.parts`. OOD score of the trained model: 1 - S with S(x) = 
 Reference: Huang et al., Trash to Treasure, ICCV 2021; its release is the authority for what the OSP paper leaves out.
 There the score that cuts the pool is 1 - S, the threshold Otsu's, and L_ood^u the entropy of S. Trained on few labels,
 that partition can feed on itself (docs/osp.md). Our defaults differ, each by an option that `--preset paper` turns off:
-`partition_by` (the score by labeled neighbors), `cut_by` (the estimated share of ID images), `unlabeled_matching`
+`partition_by` (a score that asks the pool), `cut_by` (the estimated share of ID images), `unlabeled_matching`
 (the partition is the target of M), `doubtful` and `score_memory`; `least_share`, `joint_weak` and `rotation_pass`.
 
 Rotation is one use of the stream `pool`, whose images also feed L_ood^u: with `rotation_weight=0`, or where the task

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from osp.errors import UserError, user_path
-from osp.models.photo import ARRAYS, FACTS, PhotoModel, load_model
+from osp.models.photo import PhotoModel, load_model
 from osp.models.trained import Predictor, load_predictor
+from osp.runs.fitted import ARRAYS, FACTS
 from osp.runs.folder import RunFolder
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from osp.models.model import Answer, Model
 from osp.models.photo import PhotoModel
 from osp.models.trained import Predictor
 from osp.scores import Score
-from osp.version import __version__
+from osp.version import __version__, install
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 OUTPUTS = ("probabilities", "ood_score")
@@ -88,7 +88,7 @@ def check_targets(onnx: Path | None, program: Path | None) -> None:
             try:
                 import_module(package)
             except ImportError:
-                raise UserError(f"ONNX needs the package {package}. Run: pip install 'osp[export]'") from None
+                raise UserError(f"ONNX needs the package {package}. Run: {install('export')}") from None
 
 
 def _refuse_existing(path: Path) -> None:
@@ -165,7 +165,7 @@ def _facts(model: Model, shape: tuple[int, int, int], score: str, threshold: flo
 
 
 def preprocessing(height: int, width: int, channels: int) -> str:
-    """How `osp.data.decode` makes the input of an image file, in steps that Pillow has; docs/photos.md has the code."""
+    """How `osp.data.decode` makes the input of an image file, in steps of Pillow; docs/photos-more.md has the code."""
     if height != width:
         return f"the model's own: images of {height} x {width} pixels are passed as they are"
     grey = "; convert to grey (L)" if channels == 1 else ""

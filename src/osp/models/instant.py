@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from osp.evaluate.belonging import Belonging, fit_belonging
 from osp.evaluate.estimates import Estimate
 from osp.evaluate.thresholds import ACCEPT, known_share, threshold
 from osp.parts.pool_score import PoolAsked
@@ -88,6 +89,8 @@ class Instant:
     than labels and pile do."""
     asked: PoolAsked | None = None
     """What gives the OOD scores, from raw features; None without a pile that can be asked."""
+    groups: np.ndarray | None = None
+    """The number of the group of unknown photos at each free center of `asked`, 0 for none (`osp.photos.groups`)."""
 
     def with_classes_of(self, alone: Instant) -> Instant:
         """Classes by an answer without a pile, OOD scores as here."""
@@ -108,6 +111,11 @@ class Instant:
     def net(self) -> InstantNet:
         """What answers, on the CPU."""
         return InstantNet(self).eval()
+
+    @cached_property
+    def belonging(self) -> Belonging | None:
+        """Which photos of the pile belong, by their OOD scores; None where nothing was held out, or without a pile."""
+        return fit_belonging(self.pile_scores, self.id_scores, self.id_weights)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "net"}
@@ -134,6 +142,21 @@ class Instant:
         """OOD scores of raw features; larger = more OOD."""
         return _by_chunk(self.net.scores, features).numpy()
 
+    def kinds(self, features: np.ndarray | FeatureRows) -> tuple[np.ndarray, np.ndarray]:
+        """The free center nearest each row of raw features, -1 where a class is nearer, and how near it is."""
+        if self.asked is None:
+            return np.full(len(features), -1), np.zeros(len(features))
+        found = [self.asked.clusters.kinds(chunk) for chunk in _chunks(features)]
+        kinds, cosines = (torch.cat(part).numpy() for part in zip(*found, strict=True))
+        return kinds, cosines
+
+    def group_of(self, features: np.ndarray) -> np.ndarray:
+        """The number of the group that each row of raw features would belong to if it is unknown; 0 for none."""
+        if self.groups is None:
+            return np.zeros(len(features), np.int64)
+        found: np.ndarray = np.append(self.groups, 0)[self.kinds(features)[0]]
+        return found
+
     def inputs(self, features: np.ndarray | FeatureRows) -> np.ndarray:
         """What the head, or the adapter before it, is applied to, of raw features."""
         return _by_chunk(self.net.inputs, features).numpy()
@@ -143,7 +166,7 @@ class Instant:
         return threshold(accept, self.id_scores, self.id_weights, self.pile_scores)
 
     def share(self, pile_scores: np.ndarray) -> float:
-        """Estimated share of the pile that belongs to one of the classes, from its OOD scores."""
+        """At most so much of a pile belongs to one of the classes, by its OOD scores."""
         return known_share(pile_scores, self.id_scores, self.id_weights)
 
 

@@ -30,6 +30,10 @@ class Answer:
     """What the encoder gives, N×D."""
     threshold: float
     """An image whose score lies above it counts as OOD."""
+    groups: np.ndarray | None = None
+    """The number of the group that each image would belong to if it is unknown, 0 for none; None without groups."""
+    belongs: np.ndarray | None = None
+    """The chance that each image shows one of the classes; None where nothing says so."""
 
     @property
     def classes(self) -> np.ndarray:
@@ -57,8 +61,20 @@ class Prediction:
     """One of the classes, rather than unknown."""
     probabilities: tuple[float, ...] = ()
     """Of all classes, where the image was looked at by itself."""
+    group: str = ""
+    """Of the unknown: `group-01` is the largest of the pile; empty for other images, and where it is of no group."""
+    belongs: float | None = None
+    """The chance that it shows one of the classes, whichever; None where nothing says so."""
+
+    @property
+    def sure(self) -> float:
+        """The chance that it shows one of the classes, and this one."""
+        return self.probability if self.belongs is None else self.belongs * self.probability
+
     reason: str = ""
     """Why it could not be read; empty where it could."""
+    content: str = ""
+    """The checksum of the file's bytes, where it is known."""
 
 
 class Model(ABC):
@@ -147,11 +163,24 @@ class Model(ABC):
 
 def predictions(files: Sequence[str], said: Answer, names: Sequence[str], every: bool = True) -> Iterator[Prediction]:
     """What an answer says of each of these files; with the probabilities of `every` class, or of the best alone."""
-    for file, chances, score in zip(files, said.probabilities, said.ood_score, strict=True):
+    groups = np.zeros(len(said.ood_score), np.int64) if said.groups is None else said.groups
+    belongs = [None] * len(groups) if said.belongs is None else said.belongs.tolist()
+    rows = zip(files, said.probabilities, said.ood_score, groups, belongs, strict=True)
+    for file, chances, score, number, chance in rows:
         best = int(chances.argmax())
         inside = float(score) <= said.threshold
         others = tuple(map(float, chances)) if every else ()
-        yield Prediction(file, names[best], float(chances[best]), float(score), inside, others)
+        group = group_name(0 if inside else int(number))
+        yield Prediction(file, names[best], float(chances[best]), float(score), inside, others, group, chance)
+
+
+def group_name(number: int) -> str:
+    """What a group of unknown photos is called.
+
+    >>> group_name(3), group_name(0)
+    ('group-03', '')
+    """
+    return f"group-{number:02d}" if number else ""
 
 
 def named(class_names: Sequence[str]) -> str:

@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 from torch import nn
 
@@ -33,6 +31,7 @@ from osp.nets.pretrained import Backbone, efficientnet_lite0
 from osp.parts.clusters import Clusters
 from osp.parts.neighbors import Neighbors
 from osp.parts.pool_score import PoolAsked
+from osp.runs.fitted import ARRAYS, FACTS, check_array, read_model_files
 from osp.scores.pool import BothScore
 
 BACKBONES: dict[str, Callable[[], Backbone]] = {"lite0": efficientnet_lite0}
@@ -40,19 +39,12 @@ PLAIN = Backbone("plain-features", "none", nn.Identity(), 0, (0.0,) * 3, (1.0,) 
 """Stands in a saved model where the user's own features were given (`osp.RobustClassifier`)."""
 SAVED_AS = {"efficientnet-lite0": "lite0"}
 """Names in saved models."""
-ARRAYS, FACTS = "photos.safetensors", "photos.json"
 FORMAT = 4
-FORMATS = (2, 3, 4)
-"""Those that are read: 3 has a mean of the head's own, 4 perhaps scores that ask the pile."""
 ASKED = "asked."
 """Before the names of the arrays that ask the pile: those of the score `pool`."""
 _SCORING = ("labeled", "labels", "references", "reference_scores", "pile_scores", "id_scores", "id_weights")
 _ARRAYS = ("mean", "weight", "bias", *_SCORING)
 _ADAPTER = ("adapter_down", "adapter_bias", "adapter_up")
-LARGEST, LARGEST_FEATURE = 1e9, 1e30
-"""Centred features have length one, and what is computed from them stays far below the first."""
-LIMITS = {"strength": (0.0, LARGEST), "temperature": (1e-3, 1e3), "smoothing": (0.0, 1.0)}
-"""A temperature is chosen from 0.02 to 50; zero and less would turn the answer round."""
 _NUMBERS = ("strength", "temperature", "neighbors", "smoothing")
 
 
@@ -85,7 +77,7 @@ class PhotoModel(Model):
 
     def answer(self, pixels: np.ndarray, accept: float = ACCEPT) -> Answer:
         features = self.backbone.features(pixels).numpy()
-        return Answer(*self.instant.answer(features), features, self.threshold_for(accept))
+        return answer_of(self.instant, features, self.threshold_for(accept))
 
     def threshold_for(self, accept: float) -> float:
         return self.instant.threshold(accept)
@@ -128,6 +120,8 @@ class PhotoModel(Model):
             score = BothScore(len(self.instant.mean), len(self.instant.class_names))
             score.take(self.instant.asked)
             arrays |= {ASKED + name: value.contiguous().numpy() for name, value in score.state_dict().items()}
+        if self.instant.groups is not None:
+            arrays["groups"] = np.ascontiguousarray(self.instant.groups)
         content = save_arrays(arrays)
         facts: dict[str, Any] = {
             "format": FORMAT,
@@ -144,6 +138,13 @@ class PhotoModel(Model):
             replace(folder / FACTS, json.dumps(facts, indent=1).encode())
         except OSError as error:
             raise UserError(f"The model cannot be written to {folder}: {error.strerror or error}.") from None
+
+
+def answer_of(instant: Instant, features: np.ndarray, limit: float) -> Answer:
+    """All that the instant answer says of raw features, with this threshold."""
+    probabilities, scores = instant.answer(features)
+    belongs = None if instant.belonging is None else instant.belonging.chance(scores)
+    return Answer(probabilities, scores, features, limit, instant.group_of(features), belongs)
 
 
 def open_backbone(name: str, fetch: bool = True) -> Backbone:
@@ -174,84 +175,29 @@ def load_model(folder: Path | str, backbone: Backbone | None = None) -> PhotoMod
             f"The model in {folder} was fitted on features of {name} ({checksum[:8]}), "
             f"not of {backbone.name} ({backbone.checksum[:8]})."
         )
+    if backbone is not PLAIN and backbone.feature_dim != len(instant.mean):
+        raise UserError(
+            f"The model in {folder} is damaged: {len(instant.mean)} features, {printable(name)} gives "
+            f"{backbone.feature_dim}. Run the fit again."
+        )
     return PhotoModel(instant, backbone)
 
 
 def read_model(folder: Path | str) -> tuple[Instant, str, str]:
     """The fitted answer of a saved model, and name and checksum of its backbone, which is not loaded."""
-    folder = Path(folder)
+    facts, arrays = read_model_files(Path(folder))
     try:
-        facts = json.loads((folder / FACTS).read_text("utf-8"))
-        content = (folder / ARRAYS).read_bytes()
-    except FileNotFoundError as error:
-        missing = Path(error.filename).name
-        raise UserError(f"{folder} holds no photo model: {missing} is missing. Run the fit again.") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"The model in {folder} cannot be read: {error}. Run the fit again.") from None
-    try:
-        if facts["format"] not in FORMATS:
-            raise UserError(
-                f"The model in {folder} has format {facts['format']}; this version reads "
-                f"{FORMATS[0]} to {FORMATS[-1]}. Run the fit again."
-            )
-        if facts.get("arrays", (made := hashlib.blake2b(content, digest_size=16).hexdigest())) != made:
-            raise ValueError(f"{ARRAYS} has another checksum than {FACTS} says")
-        instant = _instant(facts, load_arrays(content))
-        name, checksum = str(facts["backbone"]["name"]), str(facts["backbone"]["checksum"])
-    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
+        return _instant(facts, arrays), str(facts["backbone"]["name"]), str(facts["backbone"]["checksum"])
+    except (KeyError, TypeError, ValueError, IndexError) as error:
         raise UserError(f"The model in {folder} is damaged ({error}). Run the fit again.") from None
-    return instant, name, checksum
-
-
-def _check_numbers(name: str, array: np.ndarray, kinds: str) -> None:
-    """Refuse an array of another type, and numbers that are none or with which no probability can be computed."""
-    if array.dtype.kind not in kinds:
-        raise ValueError(f"{name} holds {array.dtype}")
-    most = LARGEST_FEATURE if name in ("mean", "head_mean", f"{ASKED}clusters.mean") else LARGEST
-    if array.dtype.kind == "f" and not np.all(np.abs(array) <= most):  # false where one is no number
-        raise ValueError(f"{name} holds a number that is infinite, far too large, or none")
 
 
 def _instant(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Instant:
-    """The fitted answer, with shapes that fit together."""
+    """The fitted answer of numbers and arrays that were checked."""
     values = {name: arrays[name] for name in _ARRAYS}
-    names = tuple(str(name) for name in facts["class_names"])
-    dim, count, references = len(values["mean"]), len(values["labels"]), len(values["references"])
-    shapes = {
-        "mean": (dim,),
-        "weight": (len(names), dim),
-        "bias": (len(names),),
-        "labels": (count,),
-        "labeled": (count, dim),
-        "references": (references, dim),
-        "reference_scores": (references,),
-        "pile_scores": (references,),
-        "id_weights": values["id_scores"].shape,
-    }
-    adapter = None
-    if _ADAPTER[0] in arrays:
-        adapter = Adapter(*(arrays[name] for name in _ADAPTER))
-        hidden = len(adapter.bias)
-        shapes |= {"adapter_down": (hidden, dim), "adapter_bias": (hidden,), "adapter_up": (dim, hidden)}
-    held_out = arrays.get("held_out")
-    if held_out is not None:
-        shapes["held_out"] = (count, len(names))
-    head_mean = arrays.get("head_mean")
-    if head_mean is not None:
-        shapes["head_mean"] = (dim,)
-    if values["id_scores"].ndim != 1:
-        raise ValueError(f"id_scores is {values['id_scores'].shape}, not a row of numbers")
-    for name, shape in {**shapes, "id_scores": values["id_scores"].shape}.items():
-        if arrays[name].shape != shape:
-            raise ValueError(f"{name} is {arrays[name].shape}, not {shape}")
-        _check_numbers(name, arrays[name], "iu" if name == "labels" else "f")
-    if not count or not 0 <= values["labels"].min() <= values["labels"].max() < len(names):
-        raise ValueError("labels do not fit the classes")
-    if not 0 <= int(facts["neighbors"]) <= references:
-        raise ValueError(f"{facts['neighbors']} neighbors among {references}")
-    for name, (least, most) in LIMITS.items():
-        if not least <= float(facts[name]) <= most:
-            raise ValueError(f"{name} is {float(facts[name]):g}; it lies between {least:g} and {most:g}")
+    names, dim = tuple(facts["class_names"]), len(values["mean"])
+    adapter = Adapter(*(arrays[name] for name in _ADAPTER)) if _ADAPTER[0] in arrays else None
+    asked = _asked(arrays, len(names), dim)
     return Instant(
         class_names=names,
         strength=float(facts["strength"]),
@@ -259,12 +205,24 @@ def _instant(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Instant:
         smoothing=float(facts["smoothing"]),
         neighbors=int(facts["neighbors"]),
         estimate=Estimate(**facts["estimate"]) if facts["estimate"] else None,
-        held_out=held_out,
+        held_out=arrays.get("held_out"),
         adapter=adapter,
-        head_mean=head_mean,
-        asked=_asked(arrays, len(names), dim),
+        head_mean=arrays.get("head_mean"),
+        asked=asked,
+        groups=_groups(arrays.get("groups"), asked),
         **values,
     )
+
+
+def _groups(groups: np.ndarray | None, asked: PoolAsked | None) -> np.ndarray | None:
+    """The number of the group at each free center."""
+    free = 0 if asked is None else asked.clusters.free.shape[1]
+    if groups is not None:
+        if groups.shape != (free,) or groups.dtype.kind not in "iu":
+            raise ValueError(f"groups is {groups.shape} of {groups.dtype}, not {free} whole numbers")
+        if free and not 0 <= groups.min() <= groups.max() <= free:
+            raise ValueError(f"groups holds a number that is not between 0 and {free}")
+    return groups
 
 
 def _asked(arrays: dict[str, np.ndarray], classes: int, dim: int) -> PoolAsked | None:
@@ -294,9 +252,7 @@ def _asked(arrays: dict[str, np.ndarray], classes: int, dim: int) -> PoolAsked |
         "spread": (3,),
     }
     for name, shape in shapes.items():
-        if found[name].shape != shape:
-            raise ValueError(f"{ASKED}{name} is {found[name].shape}, not {shape}")
-        _check_numbers(ASKED + name, found[name], "f")
+        check_array(ASKED + name, found[name], shape)
     if starts == 0 or nodes == (0,) or not (found["spread"] > 0).all():
         raise ValueError(f"the arrays {ASKED}* hold nothing that can be asked")
     clusters = Clusters(*(tensor(found[f"clusters.{name}"]) for name in ("mean", "basis", "known", "free")))

@@ -24,8 +24,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from osp.errors import UserError, first_line, printable, user_path
+from osp.errors import UserError, first_line, printable, short, user_path
+from osp.files import open_plain, read_json
 from osp.nets.pretrained import Backbone
+from osp.version import install
 
 PREFIX = "hf:"
 CONFIG, PROCESSOR, NEWER_PROCESSOR, WEIGHTS = (
@@ -37,7 +39,10 @@ CONFIG, PROCESSOR, NEWER_PROCESSOR, WEIGHTS = (
 FETCHED = (CONFIG, PROCESSOR, NEWER_PROCESSOR, WEIGHTS, "*.safetensors.index.json", "README.md")
 VERSION = 1
 """Raised when the way features are taken from a network changes."""
+ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 LARGEST = 2048
+MOST_ACTIVE, MOST_PATCHES = 1 << 28, 25_000
+"""Numbers that a layer gives for one image; patches that attend to each other."""
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w./-]+)?")
 _VOLATILE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures")
 """Entries of a configuration that change nothing in what the network computes here."""
@@ -97,13 +102,8 @@ def huggingface(name: str, fetch: bool = True) -> Backbone:
             f"{PREFIX}{given} holds a network of type {printable(kind)!r}; these are known: {', '.join(FAMILIES)}."
         )
     size, mean, std = preprocessing(_processor(folder), folder)
-    files = sorted(folder.glob(WEIGHTS))
-    if not files:
-        raise UserError(
-            f"{folder} has no weights as safetensors ({WEIGHTS}). Weights in other files can run code when they are "
-            "opened and are not read; convert them where you trust them."
-        )
-    model = _model(FAMILIES[kind], folder)
+    files, named = _weights(folder)
+    model = _model(FAMILIES[kind], folder, config, size, files)
     network = HuggingFaceNet(model, FAMILIES[kind].pooled).eval().requires_grad_(False)
     try:
         with torch.no_grad():
@@ -117,7 +117,7 @@ def huggingface(name: str, fetch: bool = True) -> Backbone:
     layers = [each for each, _ in network.named_modules() if re.search(f"{ending}$", each)]
     return Backbone(
         f"{PREFIX}{known_as}",
-        _checksum(config, files),
+        _checksum(config, files, named),
         network,
         size,
         mean,
@@ -157,12 +157,73 @@ def _folder(given: str, fetch: bool) -> tuple[Path, str]:
     return Path(fetched), given
 
 
-def _model(family: Family, folder: Path) -> nn.Module:
+def _weights(folder: Path) -> tuple[list[Path], dict[str, str]]:
+    """The files that transformers loads, all of them in the folder, and which of them has which tensor, where an index
+    says so."""
+    alone, index = folder / ONE_FILE, folder / INDEX
+    if alone.is_file():
+        return [alone], {}
+    named = _read(folder, INDEX).get("weight_map") if index.is_file() else None
+    names = set(named.values()) if isinstance(named, dict) and all(map(_is_text, named.values())) else set()
+    files = sorted(folder / name for name in names)
+    if not files or not all(file.suffix == ".safetensors" and file.is_file() for file in files):
+        raise UserError(
+            f"{folder} has no weights as safetensors ({ONE_FILE}, or the files that {INDEX} names). Weights in other "
+            "files can run code when they are opened and are not read; convert them where you trust them."
+        )
+    if any(Path(name).name != name for name in names):
+        raise UserError(f"{index} names weights outside of its folder; they are not read.")
+    return files, dict(named or {})
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _settings(config: dict[str, Any], family: Family) -> dict[str, Any]:
+    """What a network is built from: of both halves the images' one, without what names code, kernels or labels."""
+    half = config.get("vision_config") if family is _SIGLIP else None
+    used = half if isinstance(half, dict) else config
+    dropped = (*_VOLATILE, "auto_map", "quantization_config", "num_labels", "id2label", "label2id")
+    return {key: value for key, value in used.items() if key not in dropped and "implementation" not in key}
+
+
+def _check_size(settings: dict[str, Any], size: int, files: list[Path]) -> int:
+    """How many numbers the weights are, by their headers; ValueError where the settings ask for more than that."""
+    from safetensors import safe_open
+
+    count = tensors = 0
+    for file in files:
+        with safe_open(file, framework="pt") as stored:
+            for name in stored.keys():  # noqa: SIM118 - not a dict
+                count, tensors = count + math.prod(stored.get_slice(name).get_shape()), tensors + 1
+    for key, value in settings.items():
+        numbers = [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, int)]
+        most = tensors if re.search("layers|depths|stages|labels", key) else count
+        if sum(map(abs, numbers)) > most or (isinstance(value, list) and len(value) > tensors):
+            raise ValueError(f"{key} is {short(value)}, and the weights are {count:,} numbers in {tensors} tensors")
+    patch = settings.get("patch_size", 16)
+    places = (size // max(patch if isinstance(patch, int) else 16, 1)) ** 2
+    widest = max([each for each in (settings.get("hidden_size"), settings.get("num_channels"), 64) if each])
+    if places * widest > MOST_ACTIVE or ("num_attention_heads" in settings and places > MOST_PATCHES):
+        raise ValueError(f"images of {size}x{size} pixels in patches of {short(patch)} are too many")
+    return count
+
+
+def _model(family: Family, folder: Path, config: dict[str, Any], size: int, files: list[Path]) -> nn.Module:
     transformers = _transformers()
-    kind = getattr(transformers, family.model)
+    kind, settings = getattr(transformers, family.model), _settings(config, family)
     try:
+        count = _check_size(settings, size, files)
+        built = kind.config_class.from_dict(settings)
+        with torch.device("meta"):  # shapes alone
+            asked = sum(each.numel() for each in kind(built, **dict(family.given)).parameters())
+        if asked > count:
+            raise ValueError(f"the weights do not fit {CONFIG}, which asks for {asked:,} numbers; they are {count:,}")
         model, about = kind.from_pretrained(
             folder,
+            config=kind.config_class.from_dict(settings),
+            attn_implementation="sdpa" if "num_attention_heads" in settings else "eager",
             use_safetensors=True,
             local_files_only=True,
             trust_remote_code=False,
@@ -185,7 +246,7 @@ def _transformers() -> Any:
         transformers = import_module("transformers")
     except ImportError as error:
         raise UserError(
-            f"A backbone {PREFIX}... needs the package {error.name or 'transformers'}. Run: pip install 'osp[hf]'"
+            f"A backbone {PREFIX}... needs the package {error.name or 'transformers'}. Run: {install('hf')}"
         ) from None
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -195,12 +256,12 @@ def _transformers() -> Any:
 def _read(folder: Path, name: str) -> dict[str, Any]:
     path = folder / name
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = read_json(path, links=True)
         if not isinstance(found, dict):
             raise ValueError("no JSON object")
     except FileNotFoundError:
         raise UserError(f"{folder} holds no saved network: {name} is missing.") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {_first_line(error)}.") from None
     return found
 
@@ -260,13 +321,13 @@ def _channels(given: Any) -> tuple[float, ...]:
     return values
 
 
-def _checksum(config: dict[str, Any], files: list[Path]) -> str:
-    """Of all that decides what the network computes: its settings and its weights."""
+def _checksum(config: dict[str, Any], files: list[Path], named: dict[str, str]) -> str:
+    """Of all that decides what the network computes: its settings, its weights, and which file each tensor is from."""
     settings = {key: value for key, value in config.items() if key not in _VOLATILE}
-    found = hashlib.sha256(json.dumps([VERSION, settings], sort_keys=True).encode())
+    found = hashlib.sha256(json.dumps([VERSION, settings, *([named] if named else [])], sort_keys=True).encode())
     for file in files:
         try:
-            with open(file, "rb") as content:
+            with open_plain(file, links=True) as content:
                 found.update(hashlib.file_digest(content, "sha256").digest())
         except OSError as error:
             raise UserError(f"The weights {file} cannot be read: {error.strerror or error}.") from None
@@ -277,14 +338,19 @@ def _license(folder: Path, known_as: str) -> str:
     """What the model card or a license file beside the weights says."""
     for name in ("LICENSE", "LICENSE.txt", "LICENSE.md"):
         if (folder / name).is_file():
-            return f"{known_as}:\n{(folder / name).read_text('utf-8', 'replace')[:20_000]}"
+            return f"{known_as}:\n{_beginning(folder / name)}"
     card = folder / "README.md"
     if card.is_file():
-        head = re.match(r"---\n(.*?)\n---", card.read_text("utf-8", "replace")[:20_000], re.DOTALL)
+        head = re.match(r"---\n(.*?)\n---", _beginning(card), re.DOTALL)
         said = re.search(r"^license:\s*(.+)$", head[1], re.MULTILINE) if head else None
         if said:
             return f"{known_as}: license {said[1].strip()}, as its model card says."
     return f"{known_as}: the license is not stated beside the weights; ask where you got them."
+
+
+def _beginning(path: Path) -> str:
+    with open_plain(path, links=True) as file:
+        return file.read(20_000).decode("utf-8", "replace")
 
 
 def _first_line(error: BaseException) -> str:

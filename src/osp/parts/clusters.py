@@ -52,9 +52,18 @@ class Clusters:
         Without free centers the first term is 0, and what is far from every class is OOD.
         """
         with torch.autocast(features.device.type, enabled=False):  # half precision blurs who is nearest
-            return self._score(self.embed(features))
+            return self.odds(self.embed(features))
 
-    def _score(self, z: Tensor) -> Tensor:
+    def kinds(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """The free center of the first start nearest each image, -1 where a class is nearer, and its cosine."""
+        z = self.embed(features)
+        if self.free.shape[1] == 0:
+            return torch.full((len(z),), -1), torch.zeros(len(z))
+        cosine, kind = (z @ self.free[0].T).max(dim=1)
+        return torch.where(cosine > (z @ self.known[0].T).amax(dim=1), kind, -1), cosine
+
+    def odds(self, z: Tensor) -> Tensor:
+        """The score of rows that are embedded already."""
         of_classes = (SHARPNESS * z @ self.known.mT).logsumexp(dim=2)
         if self.free.shape[1] == 0:
             return -of_classes.mean(dim=0)
@@ -86,7 +95,12 @@ def free_centers(num_classes: int, num_pool: int) -> int:
 
 
 def fit_clusters(
-    labeled: Tensor, labels: Tensor, pool: Tensor, num_classes: int, num_free: int | None = None
+    labeled: Tensor,
+    labels: Tensor,
+    pool: Tensor,
+    num_classes: int,
+    num_free: int | None = None,
+    none: Tensor | None = None,
 ) -> Clusters:
     """Clusters of labeled features (n×D, classes 0..K-1) and of pool features (m×D; m may be 0).
 
@@ -95,20 +109,42 @@ def fit_clusters(
         r_i = softmax_k(κ z_i·C_k) for images of the pool, r_i = e_y for labeled ones
         C_k = Σ_i r_ik z_i, scaled to length one
 
+    Images known to be of no class (`none`) belong to free centers only, and begin one more of them for every four
+    images, at most K.
     `num_free` is `free_centers` unless given. The same bits for the same features, whatever else was drawn before.
     """
     count = free_centers(num_classes, len(pool)) if num_free is None else min(num_free, len(pool))
-    both = torch.cat([labeled, pool]).float()
+    none = pool[:0] if none is None else none
+    both = torch.cat([labeled, none, pool]).float()
     mean = both.double().mean(dim=0).float()
     empty = both.new_empty(0, 0, 0)
     space = Clusters(mean, half_whitened(both, mean), empty, empty)
-    known, others = space.embed(labeled), space.embed(pool)
-    sums = torch.zeros(num_classes, known.shape[1], device=known.device).index_add_(0, labels, known)
-    starts = [
-        _settle(sums, others, _far_apart(F.normalize(sums, dim=1), others, count, start)) for start in range(STARTS)
-    ]
-    centers = torch.stack(starts)
-    return replace(space, known=centers[:, :num_classes].contiguous(), free=centers[:, num_classes:].contiguous())
+    known, free = find_centers(
+        space.embed(labeled), labels, space.embed(pool), num_classes, count, space.embed(none), STARTS, ROUNDS
+    )
+    return replace(space, known=known, free=free)
+
+
+def find_centers(
+    labeled: Tensor,
+    labels: Tensor,
+    pool: Tensor,
+    num_classes: int,
+    num_free: int,
+    none: Tensor,
+    starts: int,
+    rounds: int,
+) -> tuple[Tensor, Tensor]:
+    """The centers of classes (S×K×d, K may be 0) and the free ones (S×M×d), of rows that are embedded already."""
+    sums = torch.zeros(num_classes, labeled.shape[1], device=labeled.device).index_add_(0, labels, labeled)
+    classes, found = F.normalize(sums, dim=1), []
+    more = min(num_classes, len(none) // 4)
+    for start in range(starts):
+        first = torch.cat([classes, _far_apart(classes, none, more, start)]) if more else classes
+        begun = torch.cat([first, _far_apart(first, pool, num_free, start)])
+        found.append(_settle(sums, pool, begun, none, rounds))
+    centers = torch.stack(found)
+    return centers[:, :num_classes].contiguous(), centers[:, num_classes:].contiguous()
 
 
 def _far_apart(classes: Tensor, pool: Tensor, count: int, seed: int) -> Tensor:
@@ -116,7 +152,7 @@ def _far_apart(classes: Tensor, pool: Tensor, count: int, seed: int) -> Tensor:
     draws = torch.rand(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     if count == 0:
         return pool[:0]
-    nearest = (pool @ classes.T).amax(dim=1)
+    nearest = (pool @ classes.T).amax(dim=1) if len(classes) else pool.new_zeros(len(pool))
     chosen = []
     for draw in draws:
         chance = (1 - nearest.double()).clamp(min=0).cumsum(dim=0).cpu()
@@ -126,14 +162,15 @@ def _far_apart(classes: Tensor, pool: Tensor, count: int, seed: int) -> Tensor:
     return torch.stack(chosen)
 
 
-def _settle(sums: Tensor, pool: Tensor, free: Tensor) -> Tensor:
+def _settle(sums: Tensor, pool: Tensor, centers: Tensor, none: Tensor, rounds: int) -> Tensor:
     """The centers after the rounds, classes first; `sums` are the labeled features added up by class."""
     classes = len(sums)
-    centers = torch.cat([F.normalize(sums, dim=1), free])
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         belongs = (SHARPNESS * pool @ centers.T).softmax(dim=1)
         total = belongs.T @ pool
         total[:classes] += sums
+        if len(none) and len(centers) > classes:
+            total[classes:] += (SHARPNESS * none @ centers[classes:].T).softmax(dim=1).T @ none
         centers = F.normalize(total, dim=1)
     return centers
 

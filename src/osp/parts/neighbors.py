@@ -46,7 +46,13 @@ class Neighbors:
 
 
 def fit_neighbors(
-    labeled: Tensor, references: Tensor, k: int = 10, rounds: int = 3, dim: int = 64, at_once: int | None = None
+    labeled: Tensor,
+    references: Tensor,
+    k: int = 10,
+    rounds: int = 3,
+    dim: int = 64,
+    at_once: int | None = None,
+    none: Tensor | None = None,
 ) -> Neighbors:
     """Distance to the labeled images, averaged along the neighbors in a sample of the pool.
 
@@ -55,19 +61,24 @@ def fit_neighbors(
         s_i = 0 for labeled i, else 1 - max over labeled j of cos(z_i, z_j)
         repeat `rounds` times:  s_i <- mean of s over the k nearest nodes of i;  s = 0 again for labeled nodes
 
+    Images known to be of no class (`none`) are nodes too, always with the largest s that a
+    reference begins with.
     `at_once` bounds the memory: cosines of so many nodes with all are held at a time.
     """
     basis = principal_directions(unit_rows((references if len(references) else labeled).float()), dim)
-    nodes, count = embed(torch.cat([labeled, references]), basis), len(labeled)
+    none = references[:0] if none is None else none
+    nodes, count = embed(torch.cat([labeled, none, references]), basis), len(labeled)
+    outside = slice(count, count + len(none))
     if len(references) == 0:
         return Neighbors(basis, nodes, nodes.new_empty(0), k)
     chunks = torch.split(nodes, at_once or (len(nodes) if len(nodes) <= WHOLE else 2048))
     values = 1 - torch.cat([(chunk @ nodes[:count].T).amax(dim=1) for chunk in chunks])
     neighbors = torch.cat([(chunk @ nodes.T).topk(min(k, len(nodes)), dim=1).indices for chunk in chunks])
+    far = values[outside.stop :].amax()
     for _ in range(rounds):
-        values[:count] = 0
+        values[:count], values[outside] = 0, far
         values = values[neighbors].mean(dim=1)
-    values[:count] = 0
+    values[:count], values[outside] = 0, far
     return Neighbors(basis, nodes, values, k)
 
 

@@ -45,10 +45,11 @@ class PoolAsked:
         return scaled[:, :2].mean(dim=1) + scaled[:, 2].clamp(min=0)
 
 
-def ask_pool(labeled: Tensor, labels: Tensor, pool: Tensor, num_classes: int) -> PoolAsked:
-    """Fit to features of labeled images with their classes, and of pool images (there may be none)."""
-    clusters = fit_clusters(labeled, labels, pool, num_classes)
-    neighbors = fit_neighbors(labeled, pool, at_once=AT_ONCE)
+def ask_pool(labeled: Tensor, labels: Tensor, pool: Tensor, num_classes: int, none: Tensor | None = None) -> PoolAsked:
+    """Fit to features of labeled images with their classes, of pool images (there may be none), and of images that
+    are known to be of no class."""
+    clusters = fit_clusters(labeled, labels, pool, num_classes, none=none)
+    neighbors = fit_neighbors(labeled, pool, at_once=AT_ONCE, none=none)
     seen = pool if len(pool) else labeled
     parts = [neighbors.score_and_novelty(rows) for rows in torch.split(seen, AT_ONCE)]
     by_neighbors, novelty = (torch.cat(column) for column in zip(*parts, strict=True))

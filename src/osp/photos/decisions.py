@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,18 @@ from osp.data.source import Progress
 from osp.errors import UserError
 from osp.evaluate.estimates import tested
 from osp.evaluate.thresholds import ACCEPT
-from osp.models.model import Model, Prediction
-from osp.models.photo import PhotoModel
+from osp.models.model import Model, Prediction, predictions
+from osp.models.photo import PhotoModel, answer_of
 from osp.photos.doubts import next_to_label
 from osp.photos.features import Rows, compute
-from osp.photos.folder import LABELS, RESULT, decide, labels_of, result_of
+from osp.photos.folder import LABELS, RESULT, decide, labels_of, nones_of
 from osp.photos.photographs import Listed
 from osp.recipe import Plan
+from osp.runs.fitted import result_of
 from osp.runs.folder import RunFolder
+
+AT_ONCE = 512
+"""Files whose predictions come together."""
 
 
 def decisions(
@@ -36,11 +41,33 @@ def decisions(
     if not isinstance(model, PhotoModel):
         return list(model.predict_files(unlabeled, accept, progress)), len(files) - len(unlabeled)
     features = compute(unlabeled, model.backbone, progress=progress)
-    known = {label.content for label in labels}
-    said = zip(features.keys, decide(model.instant, features, accept), strict=True)
-    found = [each for key, each in said if key not in known]
+    known, outside = {label.content for label in labels}, {label.content for label in nones_of(run)}
+    said = zip(features.keys, decide(model.instant, features, accept, outside), strict=True)
+    found = [replace(each, content=key) for key, each in said if key not in known]
     found += [Prediction(file, reason=reason) for file, reason in features.unreadable]
     return found, len(files) - len(found)
+
+
+def predict_cached(
+    model: Model, files: Sequence[str], accept: float, progress: Progress | None
+) -> Iterator[Prediction]:
+    """One prediction per file, in order; features of a photo model come from the cache, and go there."""
+    if not isinstance(model, PhotoModel):
+        yield from model.predict_files(files, accept, progress)
+        return
+    limit = model.threshold_for(accept)
+    for start in range(0, len(files), AT_ONCE):
+        part = files[start : start + AT_ONCE]
+        features = compute(part, model.backbone, progress=progress)
+        reasons = [why for _, why in features.unreadable]
+        said: Iterator[Prediction] = iter(())
+        if len(features):
+            readable = [part[place] for place in features.kept]
+            said = predictions(readable, answer_of(model.instant, features.rows(), limit), model.class_names)
+        kept = set(features.kept.tolist())
+        yield from (
+            next(said) if place in kept else Prediction(file, reason=reasons.pop(0)) for place, file in enumerate(part)
+        )
 
 
 def _class_folders(model: Model, run: Path) -> list[str]:
@@ -84,7 +111,7 @@ def worth_labeling(
     if not isinstance(model, PhotoModel):
         raise UserError(f"--next needs a run of osp fit; {run} was trained by osp train.")
     features = compute(files, model.backbone, progress=progress)
-    known = {label.content for label in labels_of(run)}
+    known = {label.content for label in (*labels_of(run), *nones_of(run))}
     open_ones = [i for i, key in enumerate(features.keys) if key not in known]
     chosen = next_to_label(model.instant, Rows(features, np.array(open_ones, np.int64)), count, accept)
     return [(features.files[open_ones[each.position]], each.reason) for each in chosen]

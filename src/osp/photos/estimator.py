@@ -27,7 +27,7 @@ from osp.data.fit import fit_images
 from osp.data.folders import list_classes, list_images
 from osp.errors import UserError, user_path
 from osp.evaluate.estimates import Estimate
-from osp.files import write_text
+from osp.files import read_json, write_text
 from osp.models.instant import Instant
 from osp.models.photo import PLAIN, SAVED_AS, PhotoModel, load_model, open_backbone
 from osp.nets.pretrained import Backbone
@@ -200,7 +200,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Read what `save` wrote; no code of the folder runs. A backbone of your own must be given again."""
         path = user_path(folder)
         try:
-            facts = json.loads((path / FACTS).read_text("utf-8"))
+            facts = read_json(path / FACTS)
             if facts["format"] != FORMAT:
                 raise UserError(f"The estimator in {path} has format {facts['format']}; this version reads {FORMAT}.")
             dtype = np.dtype(str(facts["dtype"]))

@@ -131,8 +131,8 @@ def compute(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         stores = {view: _Store(folder / f"{view}.rows", backbone.feature_dim) for view in views}
-        keys, reasons = _keys(folder / "files.jsonl", paths, progress)
-        _fill(paths, keys, reasons, stores, backbone, progress)
+        keys, reasons, states = _keys(folder / "files.jsonl", paths, progress)
+        _fill(paths, keys, reasons, states, stores, backbone, progress)
         places = {view: (store.rows(), store.places) for view, store in stores.items()}
     except OSError as error:
         raise UserError(
@@ -218,17 +218,21 @@ def _checksum(record: np.void) -> int:
     return zlib.crc32(record.tobytes()[:-4])
 
 
-def _keys(book: Path, paths: Sequence[str], progress: Progress | None) -> tuple[list[bytes | None], dict[int, str]]:
-    """The content key of each file, remembered by path, size and times, and the reasons why some have none."""
+def _keys(
+    book: Path, paths: Sequence[str], progress: Progress | None
+) -> tuple[list[bytes | None], dict[int, str], dict[int, list[int]]]:
+    """The content key of each file, remembered by path, size and times, the reasons why some have none, and the state
+    in which each file was before its content was read."""
     known: dict[str, tuple[list[int], str]] = {}
     with contextlib.suppress(FileNotFoundError), open(book, encoding="ascii", errors="replace") as file:
         for line in file:
-            with contextlib.suppress(ValueError, TypeError):  # a line cut short by a kill
+            with contextlib.suppress(ValueError, TypeError, RecursionError):  # a line cut short by a kill
                 path, status, key = json.loads(line)
                 if isinstance(key, str) and len(bytes.fromhex(key)) == _KEY:
                     known[path] = (status, key)
     keys: list[bytes | None] = []
     reasons: dict[int, str] = {}
+    states: dict[int, list[int]] = {}
     new: list[str] = []
 
     def note() -> None:
@@ -243,7 +247,7 @@ def _keys(book: Path, paths: Sequence[str], progress: Progress | None) -> tuple[
     try:
         for position, path in enumerate(paths):
             try:
-                status = _status(path)
+                status = states[position] = _status(path)
                 if path in known and known[path][0] == status:
                     keys.append(bytes.fromhex(known[path][1]))
                     continue
@@ -262,7 +266,7 @@ def _keys(book: Path, paths: Sequence[str], progress: Progress | None) -> tuple[
     finally:
         if new:
             note()
-    return keys, reasons
+    return keys, reasons, states
 
 
 def _status(path: str) -> list[int]:
@@ -276,6 +280,7 @@ def _fill(
     paths: Sequence[str],
     keys: Sequence[bytes | None],
     reasons: dict[int, str],
+    states: dict[int, list[int]],
     stores: dict[str, _Store],
     backbone: Backbone,
     progress: Progress | None,
@@ -286,7 +291,6 @@ def _fill(
         if key is not None and any(key not in store.places for store in stores.values()):
             wanted.setdefault(key, i)
     todo = list(wanted.values())
-    before = {i: _status_or_none(paths[i]) for i in todo}
     augmenter = Augmenter((3, backbone.size, backbone.size), backbone.mean, backbone.std)
     text = f"Features ({', '.join(stores)})"
     failed: dict[bytes, str] = {}
@@ -299,7 +303,7 @@ def _fill(
         missed = {position for position, _ in skipped}
         here = [todo[position] for position in span if position not in missed]
         for row, i in enumerate(here):
-            if _status_or_none(paths[i]) != before[i]:  # these pixels may not be those of the key
+            if _status_or_none(paths[i]) != states[i]:  # these pixels may not be those of the key
                 failed[keys[i] or b""] = "changed while it was being read; run again"
                 here[row] = -1
         good = [row for row, i in enumerate(here) if i >= 0]

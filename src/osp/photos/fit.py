@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -25,10 +26,12 @@ from osp.models.instant import Instant
 from osp.models.photo import PhotoModel, open_backbone
 from osp.nets.pretrained import Backbone
 from osp.photos.features import Rows
-from osp.photos.folder import check_free, labels_of, result_of, write_fit
-from osp.photos.instant import fit_instant
-from osp.photos.photographs import Listed, Photographs, list_pile, list_sorted, list_test, read
-from osp.runs.fitted import answer_of
+from osp.photos.folder import labels_of, nones_of, write_fit
+from osp.photos.groups import described, group_pile, named_groups
+from osp.photos.instant import LEAST_PILE, fit_instant
+from osp.photos.labels import BOOK, NONE, current, read_labels
+from osp.photos.photographs import Listed, Photographs, list_none, list_pile, list_sorted, list_test, read
+from osp.runs.fitted import answer_of, check_free, result_of
 from osp.runs.folder import RunFolder
 from osp.runs.run import Run
 from osp.version import __version__
@@ -43,14 +46,17 @@ def _silent(_: str) -> None:
 
 
 def fit(
-    sorted_dir: str | Path,
+    sorted_dir: str | Path | None,
     pile_dir: str | Path | None,
     out: str | Path,
     *,
+    labels: str | Path | None = None,
+    none: str | Path | None = None,
     test: str | Path | None = None,
     backbone: str | Backbone | None = None,
     method: str = "instant",
     earlier: str | Path | None = None,
+    name: Sequence[str] = (),
     seed: int = 0,
     say: Callable[[str], None] = _silent,
     progress: Progress | None = None,
@@ -61,14 +67,18 @@ def fit(
 
     Parameters
     ----------
-    sorted_dir : a folder with one folder per class; their names are the classes.
+    sorted_dir : a folder with one folder per class; their names are the classes. None: that of `earlier`, or all
+        labels are in `labels`.
     pile_dir : a folder of unsorted photos, of these classes or of none; None: there is no pile.
     out : a new or empty folder for the fit.
+    labels : a table of single photos and their classes, as `osp label` writes it; the class `none` means: none of them.
+    none : a folder of photos that show none of the classes. They teach what is unknown.
     test : a folder like `sorted_dir` with photos to test on; folders of other names hold photos of no class.
     backbone : "lite0" (the default), "hf:NAME_OR_FOLDER" (extra `hf`), or an `osp.nets.pretrained.Backbone`.
     method : "instant", or a method of `osp.methods` that trains on from the instant answer; the better one is kept.
     earlier : the folder of a fit to go on from: its labels count beside those in `sorted_dir`, which win where they
-        differ, and its pile and backbone are used again where none is given.
+        differ, and its pile, test photos and backbone are used again where none are given.
+    name : groups of unknown photos of `earlier` that are classes now, as "group-3=heron": their surest photos teach.
     seed : of the folds of cross-validation and all else that is random.
     say, progress : are told what is done and why, and how far the features are.
 
@@ -97,7 +107,7 @@ def fit(
     """
     started = time.monotonic()
     folder = user_path(out)
-    check_free(folder)
+    check_free(folder, labeling=labels is not None and user_path(labels) == folder / BOOK)
     check_writable(folder)
     if seed < 0:
         raise UserError(f"seed={seed}: a whole number from 0 on.")
@@ -105,19 +115,38 @@ def fit(
         get(method).check_shape((1,))  # an unknown one, or one that needs pixels, is refused before any work
     before = None if earlier is None else result_of(user_path(earlier))
     old = [] if earlier is None else labels_of(user_path(earlier))
-    asked = backbone
-    if before is not None:
+    told = {} if labels is None else current(read_labels(user_path(labels)))
+    outside = [label for label in told.values() if label.name == NONE]
+    asked, named = backbone, []
+    if before is not None and earlier is not None:
         pile_dir, backbone = pile_dir or before["pile"], backbone or before["backbone"]
-    labeled_files, classes = list_sorted(user_path(sorted_dir), old)
-    pile_files = list_pile(None if pile_dir is None else user_path(pile_dir))
+        named = named_groups(user_path(earlier), before, name)
+        sorted_dir = sorted_dir or before["sorted"]
+        tested = (before.get("asked") or {}).get("test")
+        test = test or (tested if tested and os.path.isdir(tested) else None)
+        outside += [each for each in nones_of(user_path(earlier)) if each.content not in told]
+    elif name:
+        raise UserError("--name names a group of an earlier fit; say which fit with --from.")
+    if sorted_dir is None and labels is None and earlier is None:
+        raise UserError("Name the folder of your sorted photos, which holds one folder per class.")
+    before_told = [label for label in (*old, *named) if label.content not in told]
+    now = [label for label in told.values() if label.name != NONE]
+    labeled_files, classes = list_sorted(None if sorted_dir is None else user_path(sorted_dir), before_told, now)
+    none_files = list_none(None if none is None else user_path(none), outside, labeled_files.nones)
+    pile_files = list_pile(None if pile_dir is None else user_path(pile_dir), labeled_files.guesses)
+    if before is not None and (gone := _gone(before, len(pile_files.files))):
+        say(gone)
     test_files = Listed() if test is None else list_test(user_path(test), classes)
-    say(what_there_is(labeled_files, classes, pile_files, test_files))
+    say(what_there_is(labeled_files, classes, pile_files, test_files, none_files))
+    if swapped(labeled_files, pile_files):
+        say(f"There are few photos in the pile. Did you swap the folders? Then: osp fit {pile_dir} {sorted_dir}")
     network = backbone if isinstance(backbone, Backbone) else _open(backbone or "lite0", asked is not None)
     say(
         f"Looking at them with {network.name}, pretrained and frozen, at {network.size}x{network.size} pixels: with "
         "few labels its features teach more than pixels. They are computed once and kept in the cache."
     )
-    photos = read(labeled_files, classes, pile_files, test_files, network, with_time_left(progress, say))
+    listed = (labeled_files, classes, pile_files, test_files, none_files)
+    photos = read(*listed, network, with_time_left(progress, say))
     for note in photos.notes:
         say(note)
     for number in np.flatnonzero(photos.counts == 1):
@@ -126,13 +155,15 @@ def fit(
         why = no_pile(pile_dir, len(pile_files.files), _all_sorted(photos))
         say(f"{why} The classifier learns from the labels alone.")
     looked = time.monotonic()
-    labeled, labels = photos.labeled.rows(photos.use), photos.labels[photos.use]
+    labeled, targets = photos.labeled.rows(photos.use), photos.labels[photos.use]
     pile = Rows(photos.pile, photos.pile_use)
-    alone = fit_instant(labeled, labels, pile[:0], classes, seed)
-    instant = fit_instant(labeled, labels, pile, classes, seed) if len(pile) else alone
+    alone = fit_instant(labeled, targets, pile[:0], classes, seed)
+    instant = fit_instant(labeled, targets, pile, classes, seed, photos.none.rows()) if len(pile) else alone
+    if len(photos.none) and instant.asked is None:
+        say(f"Photos of none of the classes teach only with a pile of {LEAST_PILE} photos or more.")
     say(f"Instant answer, {time.monotonic() - looked:.1f} s after the features: {in_words(instant.estimate)}.")
     if before is not None and (then := before["estimates"].get(answer_of(before))) is not None:
-        say(then_and_now(then["accuracy"], len(old), len(labels), tuple(before["classes"]), classes))
+        say(then_and_now(then["accuracy"], len(old), len(targets), tuple(before["classes"]), classes))
     answers, kept = {ALONE: alone}, ALONE
     if len(pile):
         kept = better(alone, instant)
@@ -145,19 +176,19 @@ def fit(
         if learned is None:
             say(f"{method} was not tried: it needs a pile, and a class with two photos.")
         else:
-            name = f"{method} from there"
+            trained = f"{method} from there"
             verdict = f"no better than {kept} by cross-validation, so that is kept"
             if won is learned and _balanced(learned) > _balanced(answers[kept]):
-                kept, verdict = name, "better, and kept"
-            answers[name] = learned
+                kept, verdict = trained, "better, and kept"
+            answers[trained] = learned
             say(f"Trained by {method} from there: {in_words(learned.estimate)}. It is {verdict}.")
-    best = answers[kept]
+    best, groups = group_pile(answers[kept], pile)
     say(about_threshold(len(best.id_scores), len(best.pile_scores)))
     model = PhotoModel(best, network)
     result = {
         "kind": "photos",
         "version": __version__,
-        "sorted": os.path.abspath(user_path(sorted_dir)),
+        "sorted": None if sorted_dir is None else os.path.abspath(user_path(sorted_dir)),
         "pile": None if pile_dir is None else os.path.abspath(user_path(pile_dir)),
         "backbone": network.name,
         "asked": {
@@ -165,12 +196,17 @@ def fit(
             "seed": seed,
             "test": None if test is None else os.path.abspath(user_path(test)),
             "from": None if earlier is None else os.path.abspath(user_path(earlier)),
+            "name": list(name),
+            "labels": None if labels is None else os.path.abspath(user_path(labels)),
+            "none": None if none is None else os.path.abspath(user_path(none)),
         },
         "answer": method if kept not in (ALONE, BOTH) else "instant",
         "kept": kept,
         "classes": dict(zip(classes, map(int, photos.counts), strict=True)),
-        "estimates": {name: asdict(each.estimate) if each.estimate else None for name, each in answers.items()},
-        "test": {name: _tested(each, photos) for name, each in answers.items()} if len(photos.test) else None,
+        "none_of_them": len(photos.none),
+        "estimates": {each: asdict(said.estimate) if said.estimate else None for each, said in answers.items()},
+        "test": {each: _tested(answer, photos) for each, answer in answers.items()} if len(photos.test) else None,
+        "groups": described(groups, [photos.pile.files[row] for row in photos.pile_use]),
     }
     write_fit(folder, model, photos, result, started)
     return Run(RunFolder(folder), result, open_model=lambda _: model)
@@ -182,6 +218,17 @@ def _open(name: str, asked: bool) -> Backbone:
         return open_backbone(name, fetch=asked)
     except UserError as error:
         raise error if asked else UserError(f"--from looks at photos with {printable(name)}. {error}") from None
+
+
+def _gone(before: dict[str, Any], now: int) -> str:
+    """A sentence where much of the pile of an earlier fit is no longer there."""
+    then = before["pile_photos"]["files"] if isinstance(before.get("pile_photos"), dict) else 0
+    if 4 * now >= 3 * then:
+        return ""
+    return (
+        f"The pile {before['pile']} had {then:,} photos in the earlier fit, and there are {now:,} now. If osp sort has "
+        "moved them, name the folder that they were sorted into as the pile."
+    )
 
 
 def _all_sorted(photos: Photographs) -> bool:
@@ -214,12 +261,20 @@ def _tested(instant: Instant, photos: Photographs) -> dict[str, Any]:
 # What it tells the user while it works, in sentences
 
 
-def what_there_is(labeled: Listed, classes: Sequence[str], pile: Listed, test: Listed) -> str:
+def what_there_is(labeled: Listed, classes: Sequence[str], pile: Listed, test: Listed, none: Listed) -> str:
     counts = np.bincount(labeled.labels, minlength=len(classes))
-    listed = ", ".join(f"{name} {count}" for name, count in zip(classes, counts, strict=True))
+    listed = ", ".join(f"{printable(name)} {count}" for name, count in zip(classes, counts, strict=True))
     tests = f", {len(test.files):,} for testing" if test.files else ""
     unsorted = f", {len(pile.files):,} in the pile" if pile.files else ""
-    return f"{len(labeled.files):,} sorted photos ({listed}){unsorted}{tests}."
+    others = f", {len(none.files):,} of none of them" if none.files else ""
+    return f"{len(labeled.files):,} sorted photos ({listed}){others}{unsorted}{tests}."
+
+
+def swapped(labeled: Listed, pile: Listed) -> bool:
+    """Whether the pile looks like the sorted photos: it is the smaller one, and all of it lies in a few folders."""
+    folders = Counter(os.path.dirname(file) for file in pile.files)
+    deep = len({os.path.dirname(folder) for folder in folders}) == 1 and len(folders) > 1
+    return deep and 2 * len(pile.files) < len(labeled.files)
 
 
 def no_pile(folder: str | Path | None, files: int, all_sorted: bool) -> str:
@@ -304,38 +359,3 @@ def about_threshold(held_out: int, pile: int) -> str:
         "The OOD threshold is a guess from the pile: with one photo per class none can be held out, and it may lose "
         "far more than 5 % of the known classes (9 to 27 % in tests of ours). A second photo per class fixes that."
     )
-
-
-def probably_unknown(accepted: int, counted: int, share: float, tested: dict[str, Any] | None = None) -> str:
-    """How many of the accepted photos of a pile are probably unknown, where that is many.
-
-    Unknown test photos, where there are any, have shown how many are accepted: of the pile's n photos, U of them
-    unknown, k (n - U) + u U. Else the estimated share of the pile is known, of which the threshold accepts 95 %; the
-    rest must be unknown.
-
-    >>> probably_unknown(58, 60, 0.8)[:79]
-    'So about 12 of these 58 are probably unknown: what looks much like a class is a'
-    >>> probably_unknown(48, 60, 0.8)
-    ''
-    >>> probably_unknown(66, 90, 0.7, {"foreign": 20, "foreign_accepted": 25.0, "known_accepted": 97.5})[:78]
-    'As 25 % of the unknown test photos are accepted, about 8 of these 66 are proba'
-    """
-    stricter = "`osp predict --accept 0.8` is stricter."
-    if tested and tested.get("foreign"):
-        known, unknown = tested["known_accepted"] / 100, tested["foreign_accepted"] / 100
-        rate = f"{tested['foreign_accepted']:.0f} % of the unknown test photos are accepted"
-        if known - unknown < 0.1:
-            return (
-                f"As {rate}, nearly as many as of the known ones, it cannot be said how many of these {accepted:,} "
-                f"are unknown. {stricter}"
-            )
-        others = min(max((known * counted - accepted) / (known - unknown), 0), counted)
-        inside = min(round(unknown * others), accepted)
-        if inside < max(2, 0.1 * accepted):
-            return ""
-        return f"As {rate}, about {inside:,} of these {accepted:,} are probably unknown. {stricter}"
-    inside = accepted - round(0.95 * share * counted)
-    if inside < max(2, 0.1 * accepted):
-        return ""
-    why = "what looks much like a class is accepted"
-    return f"So about {inside:,} of these {accepted:,} are probably unknown: {why}. {stricter}"

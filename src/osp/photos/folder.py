@@ -3,6 +3,7 @@
 photos.safetensors, photos.json   the model, for `osp predict` and `osp sort`
 pile.csv                          class, probability, OOD score and decision of every photo of the pile
 labels.json                       the sorted photos, with their classes and contents
+none.json                         the same of photos that were said to show none of the classes
 doubts.csv                        labels that look wrong
 test.csv                          the same of every test photo, with its true class
 sample.npz                        features of some photos of the pile, for the map of the page
@@ -23,7 +24,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +33,23 @@ import numpy as np
 
 from osp.errors import UserError
 from osp.evaluate.thresholds import ACCEPT
-from osp.files import UMASK, write_arrays, write_text
+from osp.files import UMASK, flush_folder, read_plain, write_arrays, write_text
 from osp.models.instant import Instant
-from osp.models.model import Answer, Prediction, predictions
-from osp.models.photo import ARRAYS, FACTS, PhotoModel
+from osp.models.model import Prediction, predictions
+from osp.models.photo import PhotoModel, answer_of
 from osp.photos.doubts import wrong_labels
 from osp.photos.features import Features
-from osp.photos.photographs import Label, Photographs
+from osp.photos.labels import BOOK, NONE, Label
+from osp.photos.photographs import Photographs
+from osp.photos.strangers import let_in
+from osp.runs.fitted import ARRAYS, FACTS
+from osp.runs.schema import read_rows
 from osp.tables import write_table
 
-PILE, LABELS, DOUBTS, TWINS, LEFT_OUT, RESULT, TEST, SAMPLE = (
+PILE, LABELS, NONES, DOUBTS, TWINS, LEFT_OUT, RESULT, TEST, SAMPLE = (
     "pile.csv",
     "labels.json",
+    "none.json",
     "doubts.csv",
     "duplicates.csv",
     "left-out.csv",
@@ -51,7 +58,7 @@ PILE, LABELS, DOUBTS, TWINS, LEFT_OUT, RESULT, TEST, SAMPLE = (
     "sample.npz",
 )
 SUMS = "SHA256SUMS"
-FILES = (ARRAYS, FACTS, PILE, LABELS, DOUBTS, TWINS, LEFT_OUT, RESULT, TEST, SAMPLE)
+FILES = (ARRAYS, FACTS, PILE, LABELS, NONES, DOUBTS, TWINS, LEFT_OUT, RESULT, TEST, SAMPLE)
 _AT_ONCE = 1024
 SAMPLED = 1000
 """Photos of the pile whose features are kept beside the model, which has too many of them for a map."""
@@ -62,14 +69,19 @@ def write_fit(folder: Path, model: PhotoModel, photos: Photographs, result: dict
     instant, labeled, pile = model.instant, photos.labeled, photos.pile
     with new_folder(folder) as partial:
         model.save(partial)
-        decided = list(decide(instant, pile))
+        decided = list(decide(instant, pile, none=photos.none.keys))
         twins = _twins(photos)
-        rows = ([each.file, *_cells(each), twins.get(each.file, "")] for each in decided)
-        unread = ([file, "", "", "", "unreadable", reason] for file, reason in photos.unreadable_pile)
-        columns = ("file", "class", "probability", "ood_score", "decision", "note")
+        rows = (
+            [each.file, *_cells(each), twins.get(each.file, ""), each.group, f"{each.sure:.4f}"] for each in decided
+        )
+        unread = ([file, "", "", "", "unreadable", reason, "", ""] for file, reason in photos.unreadable_pile)
+        columns = ("file", "class", "probability", "ood_score", "decision", "note", "group", "sure")
         write_table(partial / PILE, columns, itertools.chain(rows, unread))
         taught = [[labeled.files[i], photos.classes[photos.labels[i]], labeled.keys[i]] for i in photos.use]
         write_text(partial / LABELS, json.dumps(taught, indent=0) + "\n")
+        if len(photos.none):
+            said = [[file, NONE, key] for file, key in zip(photos.none.files, photos.none.keys, strict=True)]
+            write_text(partial / NONES, json.dumps(said, indent=0) + "\n")
         wrong = wrong_labels(instant)
         suspects = [(labeled.files[photos.use[each.position]], each) for each in wrong]
         write_table(
@@ -104,19 +116,24 @@ def write_fit(folder: Path, model: PhotoModel, photos: Photographs, result: dict
         once = photos.pile_use
         some = once[np.linspace(0, len(once) - 1, min(SAMPLED, len(once))).astype(np.int64)] if len(once) else once
         write_arrays(partial / SAMPLE, {"rows": some, "features": pile.rows(some)})
-        inside = np.array([each.inside for each in decided], bool)[once]
-        per_class = dict.fromkeys(photos.classes, 0)
-        for i in once[inside]:
-            per_class[decided[i].label] += 1
-        scores = np.array([each.ood_score for each in decided], np.float32)[once]
+        counted = [decided[i] for i in once]
+        inside, belonging = sum(each.inside for each in counted), instant.belonging
+        classes = let_in(counted, photos.classes)
         result["pile_photos"] = {
             "files": len(pile),
-            "counted": len(once),
-            "in": int(inside.sum()),
-            "out": int((~inside).sum()),
-            "per_class": per_class,
-            "share": instant.share(scores) if len(scores) else None,
+            "counted": len(counted),
+            "in": inside,
+            "out": len(counted) - inside,
+            "per_class": {name: each.let_in for name, each in classes.items()},
+            "share": instant.share(np.array([each.ood_score for each in counted])) if counted else None,
         }
+        if belonging is not None:
+            result["pile_photos"] |= {
+                "share": belonging.share,
+                "share_low": belonging.low,
+                "share_high": belonging.high,
+                "classes": {name: each._asdict() for name, each in classes.items()},
+            }
         limit = instant.threshold()
         result["threshold"] = limit if math.isfinite(limit) else None
         result["threshold_photos"] = len(instant.id_scores)
@@ -130,13 +147,20 @@ def write_fit(folder: Path, model: PhotoModel, photos: Photographs, result: dict
         write_text(partial / SUMS, "".join(sums))
 
 
-def decide(instant: Instant, features: Features, accept: float = ACCEPT) -> Iterator[Prediction]:
-    """What the instant answer says of each photo whose features are stored, in order; flat in memory."""
-    limit = instant.threshold(accept)
+def decide(
+    instant: Instant, features: Features, accept: float = ACCEPT, none: Collection[str] = ()
+) -> Iterator[Prediction]:
+    """What the instant answer says of each photo whose features are stored, in order; flat in memory.
+
+    Those with these contents are unknown: a person said that they show `none` of the classes.
+    """
+    limit, outside = instant.threshold(accept), set(none)
     for start in range(0, len(features), _AT_ONCE):
         rows = features.rows(slice(start, start + _AT_ONCE))
-        said = Answer(*instant.answer(rows), rows, limit)
-        yield from predictions(features.files[start : start + _AT_ONCE], said, instant.class_names, every=False)
+        said = answer_of(instant, rows, limit)
+        found = predictions(features.files[start : start + _AT_ONCE], said, instant.class_names, every=False)
+        for key, each in zip(features.keys[start : start + _AT_ONCE], found, strict=True):
+            yield replace(each, inside=False) if key in outside else each
 
 
 def _cells(said: Prediction) -> list[str]:
@@ -151,7 +175,7 @@ def _checksum(path: Path) -> str:
 
 def altered(folder: Path) -> dict[str, str]:
     """The files of a fit that are not as it wrote them, and what is wrong with each; FileNotFoundError without sums."""
-    lines = (folder / SUMS).read_text("utf-8").splitlines()
+    lines = read_plain(folder / SUMS).decode("utf-8").splitlines()
     stated = dict(line.split("  ", 1)[::-1] for line in lines)
     if not {FACTS, ARRAYS, RESULT} <= set(stated) <= set(FILES):
         raise ValueError("it is damaged")
@@ -164,7 +188,9 @@ def altered(folder: Path) -> dict[str, str]:
 
 def _twins(photos: Photographs) -> dict[str, str]:
     """What is said in the table of each pile photo that is there several times."""
-    notes: dict[str, str] = {}
+    outside = set(photos.none.keys)
+    told = (file for file, key in zip(photos.pile.files, photos.pile.keys, strict=True) if key in outside)
+    notes = dict.fromkeys(told, "you said: none of the classes")
     for group in photos.duplicates.groups:
         if group.labeled:
             first = group.labeled[0]
@@ -173,48 +199,28 @@ def _twins(photos: Photographs) -> dict[str, str]:
             notes |= {file: own.get(file, sentence) for file in (photos.pile.files[i] for i in group.pile)}
         else:
             first = group.pile[0]
-            notes |= {photos.pile.files[i]: f"the same photo as {photos.pile.files[first]}" for i in group.pile[1:]}
+            same = {photos.pile.files[i]: f"the same photo as {photos.pile.files[first]}" for i in group.pile[1:]}
+            notes = same | notes
     return notes
+
+
+def nones_of(run: Path) -> list[Label]:
+    """The photos that were said to show none of the classes of a fit."""
+    return _labels(run / NONES) if (run / NONES).exists() else []
 
 
 def labels_of(run: Path) -> list[Label]:
     """The photos that a fit has learned from."""
-    path = run / LABELS
-    try:
-        return [Label(*map(str, row)) for row in json.loads(path.read_text("utf-8"))]
-    except FileNotFoundError:
-        raise UserError(f"{run} is no folder of a fit: {LABELS} is missing.") from None
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{path} is damaged ({error}). Run the fit again.") from None
+    return _labels(run / LABELS)
 
 
-def result_of(run: Path) -> dict[str, Any]:
-    """The figures of a fit."""
-    path = run / RESULT
+def _labels(path: Path) -> list[Label]:
     try:
-        found = json.loads(path.read_text("utf-8"))
-        if not isinstance(found, dict) or found.get("kind") != "photos" or not isinstance(found.get("backbone"), str):
-            raise ValueError("it holds no figures of a fit")
+        return [Label(*row) for row in read_rows(path, 3)]
     except FileNotFoundError:
-        raise UserError(f"{run} is no folder of a fit: {RESULT} is missing.") from None
+        raise UserError(f"{path.parent} is no folder of a fit: {LABELS} is missing.") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is damaged ({error}). Run the fit again.") from None
-    return found
-
-
-def check_free(folder: Path) -> None:
-    """Refuse a folder that is in use or cannot be made, before any work is done."""
-    try:
-        if folder.exists() and not folder.is_dir():
-            raise UserError(f"--out {folder} is a file; name a new folder.")
-        if folder.is_dir() and any(folder.iterdir()):
-            fitted = f" It holds a fit; to go on from it, add --from {folder}." if (folder / FACTS).exists() else ""
-            raise UserError(f"The folder {folder} is not empty; name a new one with --out.{fitted}")
-        parent = next(each for each in [folder, *folder.absolute().parents] if each.exists())
-    except OSError as error:
-        raise UserError(f"--out {folder}: {error.strerror or error}. Choose another --out.") from None
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise UserError(f"--out {folder}: cannot write into {parent}. Choose another --out.")
 
 
 @contextlib.contextmanager
@@ -224,8 +230,11 @@ def new_folder(folder: Path) -> Iterator[Path]:
     partial: Path | None = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.parent))
+        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name[:40]}.", suffix=".partial", dir=folder.parent))
         yield partial
+        if (folder / BOOK).is_file():
+            _move_into(partial, folder)
+            return
         if folder.is_dir():
             folder.rmdir()  # empty, or somebody else has begun to write there
         partial.chmod(0o777 & ~UMASK)
@@ -236,3 +245,17 @@ def new_folder(folder: Path) -> Iterator[Path]:
     finally:
         if partial is not None:
             shutil.rmtree(partial, ignore_errors=True)
+
+
+def _move_into(partial: Path, folder: Path) -> None:
+    """Put the files of a fit beside the labels that it was made from, in place of an earlier fit's.
+
+    The facts go first and come last: killed in between, it is no fit, and no label is lost.
+    """
+    (folder / FACTS).unlink(missing_ok=True)
+    for name in (*FILES, SUMS):
+        if name != FACTS and not (partial / name).exists():
+            (folder / name).unlink(missing_ok=True)
+    for each in sorted(partial.iterdir(), key=lambda path: path.name == FACTS):
+        os.replace(each, folder / each.name)
+    flush_folder(folder)

@@ -55,10 +55,12 @@ def fit_instant(
     pile: np.ndarray | FeatureRows,
     class_names: Sequence[str],
     seed: int = 0,
+    none: np.ndarray | None = None,
 ) -> Instant:
     """Fit on raw features of labeled images (n×D) with labels 0..K-1 and of the pile (m×D, m may be 0).
 
-    Of the pile only the mean and the references are needed: Rows of it are read from the disk a few at a time.
+    Of the pile only the mean and the references are needed: Rows of it are read from the disk a few at a time. Images
+    known to be of no class (`none`, raw features) teach the OOD score where there is a pile to ask.
     """
     counts = _check(labeled, labels, pile, class_names)
     classes = len(class_names)
@@ -86,9 +88,10 @@ def fit_instant(
 
     asked, given = None, torch.from_numpy(np.asarray(labels, np.int64))
     if neighbors:
-        asked = _ask(tensor(labeled), given, sample, classes)
+        outside = sample[:0] if none is None else tensor(none)
+        asked = _ask(tensor(labeled), given, sample, classes, outside)
         pile_scores = scores_of(asked, sample)
-        id_scores = _held_out_scores(tensor(labeled), given, sample, folds, classes)[held]
+        id_scores = _held_out_scores(tensor(labeled), given, sample, folds, classes, outside)[held]
     else:
         held = np.flatnonzero(counts[labels] > 1)
         members, sizes = by_class(rows, labels, classes)
@@ -128,10 +131,10 @@ def _mean_of(references: Tensor, near: Tensor) -> np.ndarray:
     return torch.cat([references[part].mean(dim=1) for part in torch.split(near, _CHUNK)]).numpy()
 
 
-def _ask(labeled: Tensor, labels: Tensor, pile: Tensor, classes: int) -> PoolAsked:
+def _ask(labeled: Tensor, labels: Tensor, pile: Tensor, classes: int, none: Tensor) -> PoolAsked:
     """From raw features; of very many labels, as many as bound time and memory."""
     rows = spread_rows(labeled)
-    return ask_pool(labeled[rows], labels[rows], pile, classes)
+    return ask_pool(labeled[rows], labels[rows], pile, classes, none[spread_rows(none)])
 
 
 def scores_of(asked: PoolAsked, features: Tensor) -> np.ndarray:
@@ -139,12 +142,14 @@ def scores_of(asked: PoolAsked, features: Tensor) -> np.ndarray:
     return torch.cat([asked.score(part) for part in torch.split(features, _CHUNK)]).numpy()
 
 
-def _held_out_scores(labeled: Tensor, labels: Tensor, sample: Tensor, folds: np.ndarray, classes: int) -> np.ndarray:
+def _held_out_scores(
+    labeled: Tensor, labels: Tensor, sample: Tensor, folds: np.ndarray, classes: int, none: Tensor
+) -> np.ndarray:
     """OOD scores of labeled images, those of a fold as if they lay unlabeled in the pile; 0 for those of no fold."""
     scores = np.zeros(len(labeled), np.float32)
     for fold in range(int(folds.max(initial=-1)) + 1):
         out = torch.from_numpy(folds == fold)
-        asked = _ask(labeled[~out], labels[~out], torch.cat([sample, labeled[out]]), classes)
+        asked = _ask(labeled[~out], labels[~out], torch.cat([sample, labeled[out]]), classes, none)
         scores[folds == fold] = scores_of(asked, labeled[out])
     return scores
 

@@ -1,15 +1,16 @@
 """The journal of a sort: what was done to which file, on the disk before it is done.
 
-A line of JSON for each operation: `{"action", "from", "to", "size", "row"}` for a file, `{"folder"}` for a folder that
-was made, `{"table"}` for the table, `{"pile"}` for the folder that the files after it come from. Places are relative to
-the folder that the journal lies in. Each line has a `mark`, made with a secret from the user's state folder. A journal
-without right marks is data of a stranger, and obeyed only if the user says so.
+A line of JSON for each operation: `{"action", "from", "to", "size", "content", "row"}` for a photo, the same with the
+path of its photo as `"with"` for a file that goes along, `{"folder"}` for a folder that was made, `{"table"}` for the
+table, `{"pile"}` for the folder that the files after it come from. The action `xmp` is about a sidecar: `content` is
+what it became, and what it was is kept at the place `to`, where there was one. Places are relative to the folder that
+the journal lies in. Each line has a `mark`, made with a secret from the user's state folder. A journal without right
+marks is data of a stranger, and obeyed only if the user says so.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
@@ -17,20 +18,24 @@ import secrets
 import stat
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from osp.errors import UserError, printable
-from osp.files import NO_LINK, open_at_end, reason
+from osp.files import open_at_end, open_plain, reason
 from osp.photos.reaching import Outside, can_be_named, parts_of
 
-JOURNAL, TABLE = "sort-journal.jsonl", "sorted.csv"
-ACTIONS = ("link", "copy", "move")
+JOURNAL, TABLE, SIDECARS = "sort-journal.jsonl", "sorted.csv", "_sidecars"
+ACTIONS = ("link", "copy", "move", "xmp")
 _UNKNOWN = "it comes from another user or machine, or from an earlier version of osp"
 _CHANGED = "it was changed by something other than osp"
+_ELSEWHERE = "the path of its pile leads to another place than when it was sorted"
 _SHOWN = 10
 _KEY_SIZE = 32
+_LONGEST_LINE = 1 << 18
+"""Bytes; four paths of 4,096 bytes each, written out, are shorter."""
 
 
 @dataclass
@@ -71,6 +76,8 @@ class Entries:
         if len(back) > _SHOWN:
             lines.append(f"put {sum(back.values()):,} files into {len(back):,} folders in all")
         made = sum(each.get("action") in ("link", "copy") for each in self.entries)
+        if tagged := sum(each.get("action") == "xmp" for each in self.entries):
+            lines.append(f"bring {tagged:,} sidecars (.xmp) of photos back to what they were, or delete them")
         folders = sum("folder" in each for each in self.entries)
         return [*lines, f"take away {made:,} links or copies and {folders:,} folders below it"]
 
@@ -90,7 +97,7 @@ class Journal:
                 self._file.seek(-1, os.SEEK_END)
                 if self._file.read(1) != b"\n":  # a line cut short: its operation was never begun
                     self._file.write(b"\n")
-            self.write({"pile": self._pile})
+            self.write({"pile": self._pile, "owner": _owner(self._file), "real": os.path.realpath(self._pile)})
         except BaseException:
             self._file.close()
             raise
@@ -99,11 +106,12 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def write(self, entry: dict[str, Any]) -> None:
-        if self._key is not None:
-            self._last = mark(self._key, self._last, json.dumps(entry))
-            entry = {**entry, "mark": self._last}
-        self._file.write(json.dumps(entry).encode("ascii") + b"\n")
+    def write(self, *entries: dict[str, Any]) -> None:
+        for entry in entries:
+            if self._key is not None:
+                self._last = mark(self._key, self._last, json.dumps(entry))
+                entry = {**entry, "mark": self._last}
+            self._file.write(json.dumps(entry).encode("ascii") + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
 
@@ -121,46 +129,64 @@ def has_journal(folder: Path) -> bool:
 
 def read_journal(path: Path) -> Entries:
     """The journal at this path; what cannot be read in it is passed over, and counted."""
+    found, key, marked, owners, moved = Entries(), user_key(), 0, set(), False
     try:
-        with open(os.open(path, os.O_RDONLY | NO_LINK | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or (not NO_LINK and path.is_symlink()):
-                raise OSError(errno.EINVAL, "it is no file")
-            lines = file.read().split(b"\n")
+        with open_plain(path) as file:
+            owner = _owner(file)
+            for number, line in enumerate(_lines(file), 1):
+                if not line.strip():
+                    continue
+                try:
+                    entry = json.loads(line)
+                except (ValueError, RecursionError):
+                    entry = None
+                if not _is_entry(entry):
+                    if line.endswith(b"\n"):
+                        found.damaged.append(number)
+                    else:
+                        found.cut_short = True
+                    continue
+                given = entry.pop("mark", None)
+                if key is None or given != mark(key, found.last, json.dumps(entry)):
+                    found.strange = _UNKNOWN
+                else:
+                    marked += 1
+                found.last = given if isinstance(given, str) else ""
+                if "pile" in entry:
+                    found.piles.append(entry["pile"])
+                    owners.add(entry.get("owner", _user()))
+                    moved |= entry.get("real", "") not in ("", os.path.realpath(entry["pile"]))
+                else:
+                    found.entries.append(entry)
     except FileNotFoundError:
         raise UserError(f"There is nothing to undo: {path.parent} has no {JOURNAL}.") from None
     except OSError as error:
-        why = "it is a link" if error.errno == errno.ELOOP else reason(error)
-        raise UserError(f"The journal {path} cannot be read: {why}.") from None
-    found, key, marked = Entries(), user_key(), 0
-    for number, line in enumerate(lines, 1):
-        if not line:
-            continue
-        try:
-            entry = json.loads(line)
-        except (ValueError, RecursionError):
-            entry = None
-        if not _is_entry(entry):
-            if number == len(lines):  # no line ends after it
-                found.cut_short = True
-            else:
-                found.damaged.append(number)
-            continue
-        given = entry.pop("mark", None)
-        if key is None or given != mark(key, found.last, json.dumps(entry)):
-            found.strange = _UNKNOWN
-        else:
-            marked += 1
-        found.last = given if isinstance(given, str) else ""
-        if "pile" in entry:
-            found.piles.append(entry["pile"])
-        else:
-            found.entries.append(entry)
+        raise UserError(f"The journal {path} cannot be read: {reason(error)}.") from None
     if found.strange and marked:
         found.strange = _CHANGED
-    if found.entries and hasattr(os, "getuid") and status.st_uid != os.getuid():
+    if moved:
+        found.strange = _ELSEWHERE
+    if found.entries and owner not in (owners or {_user()}):  # where a disk has no owners, it says so in every journal
         found.strange = _UNKNOWN
     return found
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file; in place of one that no journal can have, a short one that is damaged."""
+    while line := file.readline(_LONGEST_LINE):
+        too_long = len(line) == _LONGEST_LINE
+        while line and len(line) == _LONGEST_LINE and not line.endswith(b"\n"):
+            line = file.readline(_LONGEST_LINE)
+        yield b"?\n" if too_long else line
+
+
+def _user() -> int:
+    return os.getuid() if hasattr(os, "getuid") else 0
+
+
+def _owner(file: BinaryIO) -> int:
+    """Of a file; where a disk or a system keeps none, the same for all."""
+    return os.fstat(file.fileno()).st_uid
 
 
 def check_origin(out: Path, found: Entries, trusted: bool) -> None:
@@ -183,6 +209,8 @@ def _is_entry(entry: Any) -> bool:
     row = entry.get("row", [])
     fits = _is_whole(entry.get("from")) and isinstance(entry.get("to"), str) and isinstance(entry.get("size"), int)
     rows = isinstance(row, list) and all(isinstance(cell, str) for cell in row)
+    if fits and entry.get("action") == "xmp":  # of a sidecar that was there before, `to` is where it is kept
+        fits = entry["from"].endswith(".xmp") and entry["to"].partition(os.sep)[0] in ("", SIDECARS)
     return fits and rows and entry.get("action") in ACTIONS
 
 
@@ -254,8 +282,8 @@ def mark(key: bytes, previous: str, line: str) -> str:
 
 
 def _read_key(path: Path) -> bytes:
-    with open(os.open(path, os.O_RDONLY | NO_LINK | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
-        content = file.read(_KEY_SIZE + 1) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
+    with open_plain(path) as file:
+        content = file.read(_KEY_SIZE + 1)
     if len(content) != _KEY_SIZE:
         raise OSError("damaged")
     return content

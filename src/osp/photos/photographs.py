@@ -7,32 +7,24 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from osp.data.folders import Found, list_classes, seen_in, walk
+from osp.data.folders import Found, check_folder, list_classes, seen_in, walk
 from osp.data.source import Progress
 from osp.errors import UserError, first_few, user_path
 from osp.nets.pretrained import Backbone
+from osp.photos.class_folders import OLD_UNKNOWN, UNKNOWN, UNSURE
 from osp.photos.duplicates import Duplicates, Twins, find_duplicates
 from osp.photos.features import Features, compute
 from osp.photos.journal import JOURNAL
-from osp.photos.sorting import OLD_UNKNOWN, UNKNOWN, UNSURE
+from osp.photos.labels import Label
+from osp.photos.whereabouts import guesses_in
 
 MARKS = "*?["
 """Of patterns."""
 NO_CLASSES = (UNKNOWN, OLD_UNKNOWN, UNSURE)
 """Folders that `osp sort` makes beside those of the classes."""
-
-
-class Label(NamedTuple):
-    """A photograph that a fit has learned from."""
-
-    file: str
-    name: str
-    """Of its class."""
-    content: str
 
 
 @dataclass
@@ -43,8 +35,14 @@ class Listed:
     labels: list[int] = field(default_factory=list)
     """-1 where the class is none of the known ones."""
     earlier: set[int] = field(default_factory=set)
-    """Positions of those whose class comes from an earlier fit: a folder says otherwise, and is right."""
+    """Positions of those whose class comes from an earlier fit or a table: a folder says otherwise, and is right."""
+    contents: dict[str, str] = field(default_factory=dict)
+    """The checksums that some files had when they got their label."""
     notes: list[str] = field(default_factory=list)
+    guesses: list[str] = field(default_factory=list)
+    """Photos that `osp sort` has moved into folders of classes, and that stayed there: part of the pile."""
+    nones: list[str] = field(default_factory=list)
+    """Photos that a person has moved to the unknown ones of a sort: none of the classes."""
 
     def add(self, found: Found, label: int, root: Path) -> None:
         """The files found in one folder, and a sentence on what was passed over there."""
@@ -53,28 +51,51 @@ class Listed:
         self.notes += found.notes(root)
 
 
-def list_sorted(root: Path, earlier: Sequence[Label] = ()) -> tuple[Listed, tuple[str, ...]]:
-    """The labeled photographs and the names of the classes: one folder per class, and labels of an earlier fit."""
-    _check(root, "the folder of sorted photos")
-    found, links = list_classes(root)
+def list_sorted(
+    root: Path | None, earlier: Sequence[Label] = (), told: Sequence[Label] = (), least: int = 2
+) -> tuple[Listed, tuple[str, ...]]:
+    """The labeled photographs and the names of the classes: one folder per class, labels of an earlier fit, and those
+    that a person `told` about single photos. Fewer than `least` classes are refused."""
     listed = Listed()
-    if (root / JOURNAL).is_file() and (left := [name for name in NO_CLASSES if found.pop(name, None)]):
-        listed.notes.append(f"The folders {', '.join(left)} of the sort in {root} make no class.")
-    old = [label for label in earlier if os.path.isfile(label.file)]
+    found: dict[str, Found] = {}
+    if root is not None:
+        found = _list_folders(root, listed)
+    old = [label for label in (*told, *earlier) if os.path.isfile(label.file)]
     classes = sorted({name for name, each in found.items() if each.files} | {label.name for label in old})
     for name, each in found.items():
         if each.files:
-            listed.add(each, classes.index(name), root / name)
+            listed.add(each, classes.index(name), Path(root or "", name))
         else:
-            listed.notes.append(f"The folder {root / name} has no image in it and makes no class.")
+            listed.notes.append(f"The folder {Path(root or '', name)} has no image in it and makes no class.")
     there = set(listed.files)
     for label in old:
         if label.file not in there:
+            there.add(label.file)
             listed.earlier.add(len(listed.files))
             listed.files.append(label.file)
             listed.labels.append(classes.index(label.name))
-    if gone := len(earlier) - len(old):
-        listed.notes.append(f"Of the photos labeled in the earlier fit {gone} are no longer where they were.")
+    listed.contents = {label.file: label.content for label in told}
+    if gone := len(earlier) + len(told) - len(old):
+        listed.notes.append(f"Of the photos labeled earlier {gone} are no longer where they were.")
+    where = "the labels" if root is None else root
+    if not classes and least:
+        raise UserError(f"There is no sorted photo in {where}: it should hold one folder of images for each class.")
+    if len(classes) < least:
+        ours = root is not None and (root / JOURNAL).is_file()
+        more = " Or add --from RUN, to learn from the labels of the run that sorted it, too." if ours else ""
+        raise UserError(
+            f"A classifier needs at least two classes, and {where} has one: {classes[0]!r}. Sort some photos of "
+            f"another class into a folder beside it.{more}"
+        )
+    return listed, tuple(classes)
+
+
+def _list_folders(root: Path, listed: Listed) -> dict[str, Found]:
+    """The images of each class's folder; notes on what was passed over are added."""
+    check_folder(root, "the folder of sorted photos")
+    found, links = list_classes(root)
+    if (root / JOURNAL).is_file():
+        found = _labels_in(root, found, listed)
     if links:
         listed.notes.append(f"Linked folders in {root} that lead back into it were not followed ({first_few(links)}).")
     if loose := walk(root, deep=False).files:
@@ -82,28 +103,62 @@ def list_sorted(root: Path, earlier: Sequence[Label] = ()) -> tuple[Listed, tupl
             f"{len(loose)} photos lie in {root} itself, in no class's folder, and were left out. Put them into the "
             "folder of a class, or into the pile."
         )
-    if not classes:
-        raise UserError(f"There is no sorted photo in {root}: it should hold one folder of images for each class.")
-    if len(classes) == 1:
-        raise UserError(
-            f"A classifier needs at least two classes, and {root} has one: {classes[0]!r}. Sort some photos of another "
-            "class into a folder beside it."
-        )
-    return listed, tuple(classes)
+    return found
 
 
-def list_pile(root: Path | None) -> Listed:
-    """The unsorted photographs, at any depth; none without a folder."""
-    listed = Listed()
+def list_none(root: Path | None, told: Sequence[Label], others: Sequence[str] = ()) -> Listed:
+    """Photographs that show none of the classes: those of a folder, and those a person said so of."""
+    listed = Listed(list(others))
     if root is not None:
-        _check(root, "the pile")
+        check_folder(root, "--none")
+        listed.add(walk(root), -1, root)
+    listed.files = list(dict.fromkeys([*listed.files, *(each.file for each in told if os.path.isfile(each.file))]))
+    listed.contents = {label.file: label.content for label in told}
+    return listed
+
+
+def _labels_in(root: Path, found: dict[str, Found], listed: Listed) -> dict[str, Found]:
+    """What a person has put into the folders of a sort, by class; where the sort has put the rest is no label."""
+    places, classes = guesses_in(root)
+    labels: dict[str, Found] = {}
+    guessed = 0
+    for name, each in found.items():
+        paths = {os.path.abspath(file.path): file for file in each.files}
+        mine = {path: file for path, file in paths.items() if path not in places and name != UNSURE}
+        guessed += len(paths) - len(mine)
+        listed.guesses += [path for path in paths if path not in mine and places.get(path, "move") == "move"]
+        if name in NO_CLASSES:
+            listed.nones += mine
+        elif mine:
+            each.files = list(mine.values())
+            labels[classes.get(name, name)] = each
+    count = sum(len(each.files) for each in labels.values()) + len(listed.nones)
+    if guessed and not count:
+        raise UserError(
+            f"{root} was made by osp sort: its folders hold guesses, and no photo in them was put there by you. Move "
+            f"photos between them (wrong ones to their class or {UNKNOWN}, right ones out of {UNSURE}); then osp fit "
+            "learns from those. Folders that you have checked photo by photo: copy them into a folder of your own, and "
+            "fit on that."
+        )
+    listed.notes.append(
+        f"{root} was made by osp sort: {count} photos that you have moved or added teach; {guessed} others in it are "
+        "guesses, and belong to the pile."
+    )
+    return labels
+
+
+def list_pile(root: Path | None, others: Sequence[str] = ()) -> Listed:
+    """The unsorted photographs, at any depth, and others that lie elsewhere; none without a folder."""
+    listed = Listed(list(others), [-1] * len(others))
+    if root is not None:
+        check_folder(root, "the pile")
         listed.add(walk(root), -1, root)
     return listed
 
 
 def list_test(root: Path, classes: Sequence[str]) -> Listed:
     """Photographs for testing: folders named like classes, and others, which hold what belongs to none."""
-    _check(root, "--test")
+    check_folder(root, "--test")
     listed = Listed()
     found, _ = list_classes(root)
     if (root / JOURNAL).is_file():
@@ -165,11 +220,6 @@ def without_copies(test: Listed, learned: Sequence[Listed]) -> Listed:
     return Listed([test.files[i] for i in keep], [test.labels[i] for i in keep], notes=notes)
 
 
-def _check(root: Path, what: str) -> None:
-    if not root.is_dir():
-        raise UserError(f"{root} ({what}) is {'a file, not a folder' if root.exists() else 'not there'}.")
-
-
 @dataclass(frozen=True)
 class Photographs:
     """What is learned from: each image once, with its features."""
@@ -184,6 +234,8 @@ class Photographs:
     """Rows of `pile` that teach."""
     test: Features
     test_labels: np.ndarray
+    none: Features
+    """Photos that are known to show none of the classes, each image once."""
     duplicates: Duplicates
     left_out: tuple[tuple[str, str], ...]
     """(file, reason)."""
@@ -202,31 +254,48 @@ def read(
     classes: tuple[str, ...],
     pile_files: Listed,
     test_files: Listed,
+    none_files: Listed,
     backbone: Backbone,
     progress: Progress | None = None,
 ) -> Photographs:
     """Features of all photographs, and which of them count: an image that is there several times counts once.
 
     A test image is not learned from, and an image with a class is not in the pile; the same image in two classes
-    teaches neither.
+    teaches neither. A class beats "none of the classes".
     """
-    counts = [len(sorted_files.files), len(pile_files.files), len(test_files.files)]
-    everything = compute([*sorted_files.files, *pile_files.files, *test_files.files], backbone, progress=progress)
-    labeled, pile, test = (_part(everything, sum(counts[:i]), sum(counts[: i + 1])) for i in range(3))
+    listed = (sorted_files, pile_files, test_files, none_files)
+    counts = [len(each.files) for each in listed]
+    everything = compute([file for each in listed for file in each.files], backbone, progress=progress)
+    labeled, pile, test, none = (_part(everything, sum(counts[:i]), sum(counts[: i + 1])) for i in range(4))
     labels = np.array(sorted_files.labels, np.int64)[labeled.kept]
-    found = find_duplicates(labeled, _part(everything, counts[0], sum(counts)))  # pile and test in one pass
+    found = find_duplicates(labeled, _part(everything, counts[0], sum(counts)))  # all others in one pass
+    tests_end = len(pile) + len(test)
     tested: set[int] = set()
     tested_pile: set[int] = set()
+    nones_pile: set[int] = set()
+    left = {i for i in range(len(none)) if none_files.contents.get(none.files[i], none.keys[i]) != none.keys[i]}
+    changed = {
+        i
+        for i, (file, key) in enumerate(zip(labeled.files, labeled.keys, strict=True))
+        if int(labeled.kept[i]) in sorted_files.earlier and sorted_files.contents.get(file, key) != key
+    }
     groups = []
     for group in found.groups:
+        taught = tuple(i for i in group.labeled if i not in changed)
         of_pile = tuple(i for i in group.pile if i < len(pile))
-        if len(of_pile) < len(group.pile):
-            tested.update(group.labeled)
+        of_none = [i - tests_end for i in group.pile if i >= tests_end and i - tests_end not in left]
+        if any(len(pile) <= i < tests_end for i in group.pile):
+            tested.update(taught)
             tested_pile.update(of_pile)
-        if len(group.labeled) + len(of_pile) > 1:
-            groups.append(Twins(group.labeled, of_pile, group.exact))
+            left.update(of_none)
+        left.update(of_none if taught else of_none[1:])
+        if of_none and not taught:
+            nones_pile.update(of_pile)
+        if len(taught) + len(of_pile) > 1:
+            groups.append(Twins(taught, of_pile, group.exact))
     duplicates = Duplicates(tuple(groups))
     reasons = dict.fromkeys(tested, "it is a test image, too")
+    reasons |= dict.fromkeys(changed, "it has changed since it was labeled")
     for group in (each for each in duplicates.groups if each.labeled):
         members = sorted(group.labeled, key=lambda i: (int(labeled.kept[i]) in sorted_files.earlier, i))
         new = [i for i in members if int(labeled.kept[i]) not in sorted_files.earlier] or members
@@ -237,9 +306,9 @@ def read(
             reasons |= dict.fromkeys(members, "the same image lies in the folder of another class, too")
     use = np.array([i for i in range(len(labeled)) if i not in reasons], np.int64)
     once = duplicates.pile_once(len(pile))
-    pile_use = once[~np.isin(once, list(tested_pile))]
+    pile_use = once[~np.isin(once, list(tested_pile | nones_pile))]
     left_out = [*everything.unreadable, *((labeled.files[i], reason) for i, reason in sorted(reasons.items()))]
-    notes = [*sorted_files.notes, *pile_files.notes, *test_files.notes]
+    notes = [note for each in listed for note in each.notes]
     in_pile = set(pile_files.files)
     if everything.unreadable:
         shown = first_few([f"{file}: {reason}" for file, reason in everything.unreadable])
@@ -259,6 +328,7 @@ def read(
         pile_use,
         test,
         np.array(test_files.labels, np.int64)[test.kept],
+        _chosen(none, np.array([i for i in range(len(none)) if i not in left], np.int64)),
         duplicates,
         tuple(left_out),
         tuple(each for each in everything.unreadable if each[0] in in_pile),
@@ -268,7 +338,10 @@ def read(
 
 def _part(features: Features, start: int, end: int) -> Features:
     """Those of the files from `start` to before `end`, with positions counted from there."""
-    chosen = np.flatnonzero((features.kept >= start) & (features.kept < end))
+    return _chosen(features, np.flatnonzero((features.kept >= start) & (features.kept < end)), start)
+
+
+def _chosen(features: Features, chosen: np.ndarray, start: int = 0) -> Features:
     return Features(
         tuple(features.files[i] for i in chosen),
         tuple(features.keys[i] for i in chosen),

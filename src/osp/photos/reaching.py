@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import shutil
 import stat
@@ -78,6 +79,14 @@ class Place:
             os.close(handle)
             raise OSError(errno.EINVAL, "it is no file")
         return open(handle, "rb")
+
+    def content(self, follow: bool = False) -> str:
+        """The checksum of a file's bytes, as the cache of features has it."""
+        digest = hashlib.blake2b(digest_size=16)
+        with self.open(follow) as file:
+            while piece := file.read(_AT_ONCE):
+                digest.update(piece)
+        return digest.hexdigest()
 
     def create(self) -> BinaryIO:
         """A new file of this name, to be written."""
@@ -291,19 +300,45 @@ def copy(source: Place, target: Place, follow: bool = False) -> tuple[os.stat_re
                 _copy_status(given, made)
         if not _BY_HANDLE:
             shutil.copystat(source.path, partial.path)
-        try:
-            partial.link(target)
-        except FileExistsError:
-            raise
-        except OSError:  # a disk without hard links: take the name first, then fill it
-            target.create().close()
-            partial.replace(target)
+        _named(partial, target)
     finally:
         partial.remove()
     found = target.status()
     if found is None:
         raise FileNotFoundError(errno.ENOENT, "it was taken away as soon as it was there")
     return before, found
+
+
+def rewrite(target: Place, content: bytes, before: os.stat_result | None) -> None:
+    """A file of this content, new or in place of one that is still as it was `before`."""
+    partial = partial_of(target)
+    partial.remove()
+    try:
+        with partial.create() as made:
+            made.write(content)
+            made.flush()
+            os.fsync(made.fileno())
+            if before is not None and _BY_HANDLE:
+                os.chmod(made.fileno(), before.st_mode & 0o777)
+        if before is None:
+            _named(partial, target)
+        elif _changed(before, target.status()):
+            raise OSError(errno.EBUSY, "something is still writing it")
+        else:
+            partial.replace(target)
+    finally:
+        partial.remove()
+
+
+def _named(partial: Place, target: Place) -> None:
+    """Give a complete file its name, which must be free."""
+    try:
+        partial.link(target)
+    except FileExistsError:
+        raise
+    except OSError:  # a disk without hard links: take the name first, then fill it
+        target.create().close()
+        partial.replace(target)
 
 
 def _copy_status(given: BinaryIO, made: BinaryIO) -> None:

@@ -1,10 +1,12 @@
-"""Sort a pile into folders by class and by doubt: as a table, links, copies, or moves that can be undone.
+"""Sort a pile into folders by class and by doubt: as a table, links, copies, moves, or keywords; all can be undone.
 
     out/cat/...  out/dog/...     surely one of the classes
     out/_unsure/cat/...          probably, but look at them
-    out/_unknown/...             none of the classes
+    out/_unknown/group-01/...    none of the classes; groups that look alike, the largest first
+    out/_unknown/...             none of the classes, and of no group
     out/sorted.csv               file, class, probability, OOD score and place of every image
     out/sort-journal.jsonl       what was done, for undo
+    out/_sidecars/...            XMP files that were there before, as they were
 
 Nothing is ever overwritten: a file gets its new name by a hard link, which fails where the name is taken, and loses
 its old name only then. Each operation is in the journal, on the disk, before it is begun; whatever a killed process
@@ -15,18 +17,24 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
+import itertools
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from osp.errors import UserError, printable, suggest
 from osp.files import reason
 from osp.models.model import Prediction
+from osp.photos.class_folders import UNKNOWN, UNSURE, class_folders
+from osp.photos.companions import Companions, renamed
 from osp.photos.journal import (
     JOURNAL,
+    SIDECARS,
     TABLE,
     Entries,
     Journal,
@@ -36,21 +44,16 @@ from osp.photos.journal import (
     placed,
     read_journal,
 )
-from osp.photos.reaching import Outside, can_be_named, copy, folded, leaves, move, reached, same_content
+from osp.photos.reaching import Outside, Place, copy, leaves, move, reached, rewrite, same_content
+from osp.photos.sidecars import LARGEST, merged
+from osp.photos.whereabouts import Moved, is_there, moved_by_hand, place_now
 from osp.tables import defused, fused, write_table
 
 if TYPE_CHECKING:
     from osp.data.source import Progress
 
-Action = Literal["csv", "link", "copy", "move"]
-ACTIONS: tuple[Action, ...] = ("csv", "link", "copy", "move")
-
-UNKNOWN, UNSURE = "_unknown", "_unsure"
-OLD_UNKNOWN = "_foreign"
-"""What `UNKNOWN` was called in version 0.1."""
-_DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in "123456789")}
-"""Names that Windows takes for devices, whatever ending they have."""
-_LONGEST = 200
+Action = Literal["csv", "link", "copy", "move", "xmp"]
+ACTIONS: tuple[Action, ...] = ("csv", "link", "copy", "move", "xmp")
 
 COLUMNS = ("file", "class", "probability", "ood_score", "decision", "place")
 
@@ -66,6 +69,8 @@ class Sorted:
     """(file, reason) of those that stayed where they were."""
     earlier: int = 0
     """Images that were in their places already."""
+    beside: int = 0
+    """Files that went along with their photos."""
 
 
 def sort_pile(
@@ -87,49 +92,41 @@ def sort_pile(
     if action not in ACTIONS:
         raise UserError(f"action={action!r} is unknown.{suggest(action, ACTIONS)}")
     out = Path(os.path.abspath(out))
-    ordered = sorted(decisions, key=lambda d: (not d.inside, d.label, -d.probability, d.ood_score, d.file))
+    ordered = sorted(decisions, key=lambda d: (not d.inside, d.group, d.label, -d.probability, d.ood_score, d.file))
     _check(out, ordered)
     root = os.path.abspath(pile) if pile is not None else _common(ordered, out)
     folders = class_folders(decision.label for decision in ordered)
-    counts: dict[str, int] = {}
-    failed: list[tuple[str, str]] = []
+    counts: Counter[str] = Counter()
     noted = read_journal(out / JOURNAL) if has_journal(out) else Entries()
     check_origin(out, noted, trust_journal)
-    earlier = [entry for entry in noted.entries if "row" in entry and _is_there(out, entry)]
+    moved = moved_by_hand(out, noted.entries)
+    rows: list[Sequence[str]] = []
     given = {os.path.abspath(decision.file) for decision in ordered}
-    before = {entry["from"]: entry for entry in earlier if entry["from"] not in given}
-    rows: list[Sequence[str]] = [[fused(cell) for cell in entry["row"]] for entry in before.values()]
-    for entry in before.values():
-        folder = _folder(entry["to"])
-        counts[folder] = counts.get(folder, 0) + 1
-    already = len(before)
-    there = {entry["from"]: entry for entry in earlier if entry["action"] == action}
+    there = {each["from"]: each for each in noted.entries if "row" in each and _is_placed(out, each, moved)}
+    for source, entry in there.items():
+        if source not in given:
+            place = place_now(entry, moved)
+            rows.append([*(fused(cell) for cell in entry["row"][:-1]), place])
+            counts[_folder(place)] += 1
     try:
         out.mkdir(parents=True, exist_ok=True)
         with Journal(out / JOURNAL, root) as journal:
+            work = _Work(out, root, action, journal, there, moved, len(rows))
+            work.bring_along([each for each in noted.entries if "with" in each])
             for done, decision in enumerate(ordered, 1):
-                folder = folders.place(decision.label, decision.inside, decision.probability >= sure)
+                folder = folders.place(decision.label, decision.inside, decision.sure >= sure, decision.group)
                 row = _row(decision, sure)
-                place = ""
-                if action != "csv":
-                    try:
-                        begun = there.get(os.path.abspath(decision.file))
-                        place = _finished(root, out, begun) if begun else ""
-                        already += bool(place)
-                        place = place or _place(decision.file, root, folder, out, action, journal, row)
-                    except (OSError, Outside) as error:
-                        failed.append((decision.file, reason(error) if isinstance(error, OSError) else str(error)))
-                if action == "csv" or place:
-                    folder = _folder(place) if place else folder
-                    counts[folder] = counts.get(folder, 0) + 1
-                rows.append([*row, place or folder])
+                place = work.sort(decision, folder, row)
+                if place:
+                    counts[folder if place == folder else _folder(place)] += 1
+                rows.append([*row, place])
                 if progress:
                     progress(done, len(ordered), "Sorting")
             journal.write({"table": TABLE})
             write_table(out / TABLE, COLUMNS, rows)
     except OSError as error:
         raise UserError(f"The folder {out} cannot be written: {reason(error)}.") from None
-    return Sorted(counts, out / TABLE, tuple(failed), already)
+    return Sorted(dict(counts), out / TABLE, tuple(work.failed), work.earlier, work.beside)
 
 
 def check_places(pile: Path, out: Path) -> None:
@@ -172,75 +169,181 @@ def _common(decisions: Sequence[Prediction], out: Path) -> str:
         return str(out.parent)
 
 
-def _is_there(out: Path, entry: dict[str, Any]) -> bool:
-    try:
-        with reached(out, placed(entry)) as place:
-            return place.status() is not None
-    except (Outside, OSError):
-        return False
+def _is_placed(out: Path, entry: dict[str, Any], moved: Moved) -> bool:
+    return (entry["from"], entry["to"]) in moved or is_there(out, entry)
 
 
-def _place(file: str, root: str, folder: str, out: Path, action: Action, journal: Journal, row: list[str]) -> str:
-    """Link, copy or move one file to the first free name; returns its place below `out`."""
-    path = os.path.abspath(file)
-    with reached(*origin_of(path, [root])) as source:
-        status = source.status()
-        if status is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        linked = stat.S_ISLNK(status.st_mode)
-        size = os.stat(path).st_size if linked else status.st_size
-        if action == "move" and linked:
-            raise OSError(errno.EINVAL, "it is a link, which would break when moved")
-        _make_folders(out, folder, journal)
-        name, number = Path(path).name, 1
-        while True:
-            to = os.path.join(*folder.split("/"), name if number == 1 else _numbered(name, number))
-            number += 1
-            with reached(out, to) as target:
-                if target.status() is not None:
-                    continue
-                entry = {"action": action, "from": path, "to": to, "size": size}
-                if linked and action == "copy":
-                    entry["link"] = source.readlink()  # it was one before: undo then accepts it as the original
-                journal.write({**entry, "row": [*(defused(cell) for cell in row), defused(to)]})
-                try:
-                    if action == "link":
-                        target.symlink(path)
-                    elif action == "copy":
-                        copy(source, target, follow=linked)
-                    else:
-                        move(source, target)
-                except FileExistsError:  # made by somebody else meanwhile
-                    continue
+@dataclass
+class _Work:
+    """One sort: what is done to each file, and what came of it."""
+
+    out: Path
+    root: str
+    """The pile."""
+    action: Action
+    journal: Journal
+    there: dict[str, dict[str, Any]]
+    """Lines of the journal on photos that an earlier call has placed, by where they come from."""
+    moved: Moved
+    earlier: int
+    beside: int = 0
+    failed: list[tuple[str, str]] = field(default_factory=list)
+    companions: Companions = field(default_factory=Companions)
+
+    def sort(self, decision: Prediction, folder: str, row: list[str]) -> str:
+        """The place of a photo below `out`, or its folder where it stays; nothing where it could not be placed."""
+        try:
+            if self.action == "csv":
+                return folder
+            if self.action == "xmp":
+                self._tag(f"{os.path.abspath(decision.file)}.xmp", folder, decision.label)
+                return folder
+            begun = self.there.get(os.path.abspath(decision.file))
+            if begun and begun["action"] == self.action and (place := self._finished(begun)):
+                self.earlier += 1
+                return place
+            return self._place(decision, folder, row)
+        except (OSError, Outside) as error:
+            self.failed.append((decision.file, reason(error) if isinstance(error, OSError) else str(error)))
+            return ""
+
+    def bring_along(self, entries: Iterable[dict[str, Any]]) -> None:
+        """Move the files that belong to a photo to where it is."""
+        for entry in entries:
+            try:
+                with self._source(entry["from"]) as source, reached(self.out, placed(entry)) as target:
+                    if source.status() is None or entry["with"] not in self.there:  # done, or the photo has stayed
+                        continue
+                    move(source, target)
+                    self.beside += 1
+            except (OSError, Outside) as error:
+                why = reason(error) if isinstance(error, OSError) else str(error)
+                self.failed.append((entry["from"], why))
+
+    def _source(self, path: str) -> contextlib.AbstractContextManager[Place]:
+        return reached(*origin_of(path, [self.root]))
+
+    def _place(self, decision: Prediction, folder: str, row: list[str]) -> str:
+        """Link, copy or move one file to the first free name, and what belongs to it."""
+        path = os.path.abspath(decision.file)
+        with self._source(path) as source:
+            status = source.status()
+            if status is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            linked = stat.S_ISLNK(status.st_mode)
+            if self.action == "move" and linked:
+                raise OSError(errno.EINVAL, "it is a link, which would break when moved")
+            entry = {"action": self.action, "from": path, "size": os.stat(path).st_size if linked else status.st_size}
+            if self.action != "link":
+                entry["content"] = decision.content or source.content(linked)
+            if self.action == "copy" and linked:
+                entry["link"] = source.readlink()  # it was one before: undo then accepts it as the original
+            along = self._along(source) if self.action == "move" else []
+            self._make_folders(folder)
+            name, number = os.path.basename(path), 0
+            while True:
+                number += 1
+                new = _numbered(name, number)
+                to = os.path.join(*folder.split("/"), new)
+                beside = [
+                    {**each, "to": os.path.join(*folder.split("/"), renamed(os.path.basename(each["from"]), name, new))}
+                    for each in along
+                ]
+                with reached(self.out, to) as target:
+                    if any(target.beside(os.path.basename(each)).status() for each in (to, *(b["to"] for b in beside))):
+                        continue
+                    line = {**entry, "to": to, "row": [*(defused(cell) for cell in row), defused(to)]}
+                    self.journal.write(line, *beside)
+                    try:
+                        if self.action == "link":
+                            target.symlink(path)
+                        elif self.action == "copy":
+                            copy(source, target, follow=linked)
+                        else:
+                            move(source, target)
+                    except FileExistsError:  # made by somebody else meanwhile
+                        continue
+                self.there[path] = line
+                self.bring_along(beside)
                 return to
+
+    def _along(self, photo: Place) -> list[dict[str, Any]]:
+        """Lines for the files that belong to a photo, without their new places."""
+        found = []
+        for name in self.companions.of(photo.path):
+            other = photo.beside(name)
+            status = other.status()
+            if status is not None and stat.S_ISREG(status.st_mode):
+                found.append({"action": "move", "from": other.path, "size": status.st_size, "with": photo.path})
+        return found
+
+    def _make_folders(self, folder: str) -> None:
+        parts = folder.split("/")
+        for depth in range(1, len(parts) + 1):
+            relative = os.path.join(*parts[:depth])
+            with reached(self.out, relative) as place:
+                if place.status() is None:
+                    self.journal.write({"folder": relative})
+                    with contextlib.suppress(FileExistsError):
+                        place.mkdir()
+
+    def _finished(self, entry: dict[str, Any]) -> str:
+        """The place of a file that an earlier call has put there, a move brought to its end; empty where there is
+        none."""
+        place = place_now(entry, self.moved)
+        with self._source(entry["from"]) as source, reached(self.out, place) as target:
+            if self.action == "link":
+                return place if target.is_link() and target.readlink() == entry["from"] else ""
+            if self.action == "copy":
+                return place if target.is_file() and same_content(target, source, follow=True) else ""
+            if not leaves(source, target):
+                return ""
+            source.remove()
+            return place
+
+    def _tag(self, path: str, folder: str, label: str) -> None:
+        """Put the folder of a photo into its sidecar, whose earlier content is kept for undo."""
+        with self._source(path) as sidecar:
+            before, old = sidecar.status(), None
+            if before is not None:
+                if not stat.S_ISREG(before.st_mode) or before.st_size > LARGEST:
+                    raise OSError(errno.EINVAL, "its sidecar is a link, no file, or too large")
+                with sidecar.open() as file:
+                    old = file.read(LARGEST)
+            keyword = label if folder.partition("/")[0] not in (UNKNOWN, UNSURE) else folder.partition("/")[0]
+            new = merged(old, keyword, f"osp|{folder.replace('/', '|')}")
+            if new == old:
+                return
+            content = hashlib.blake2b(new, digest_size=16).hexdigest()
+            entry = {"action": "xmp", "from": path, "to": "", "size": len(new), "content": content}
+            if old is None:
+                self.journal.write(entry)
+                rewrite(sidecar, new, None)
+                return
+            self._make_folders(SIDECARS)
+            name = os.path.basename(path)
+            for number in itertools.count(1):
+                with reached(self.out, os.path.join(SIDECARS, _numbered(name, number))) as kept:
+                    if kept.status() is None:
+                        self.journal.write({**entry, "to": os.path.join(SIDECARS, os.path.basename(kept.path))})
+                        copy(sidecar, kept)
+                        rewrite(sidecar, new, before)
+                        return
 
 
 def _numbered(name: str, number: int) -> str:
-    return f"{Path(name).stem} ({number}){Path(name).suffix}"
+    """A name with a number, and no longer than some disk can have.
 
-
-def _make_folders(out: Path, folder: str, journal: Journal) -> None:
-    parts = folder.split("/")
-    for depth in range(1, len(parts) + 1):
-        relative = os.path.join(*parts[:depth])
-        with reached(out, relative) as place:
-            if place.status() is None:
-                journal.write({"folder": relative})
-                with contextlib.suppress(FileExistsError):
-                    place.mkdir()
-
-
-def _finished(root: str, out: Path, entry: dict[str, Any]) -> str:
-    """The place of a file that an earlier call has put there, a move brought to its end; empty where there is none."""
-    with reached(*origin_of(entry["from"], [root])) as source, reached(out, placed(entry)) as target:
-        if entry["action"] == "link":
-            return str(entry["to"]) if target.is_link() and target.readlink() == entry["from"] else ""
-        if entry["action"] == "copy":
-            return str(entry["to"]) if target.is_file() and same_content(target, source, follow=True) else ""
-        if not leaves(source, target):
-            return ""
-        source.remove()
-        return str(entry["to"])
+    >>> _numbered("x.jpg", 1), _numbered("x.jpg", 2)
+    ('x.jpg', 'x (2).jpg')
+    """
+    if number == 1:
+        return name
+    (stem, kind), tail = os.path.splitext(name), f" ({number})"
+    room = max(len(os.fsencode(stem)), 200)
+    while len(os.fsencode(stem)) + len(tail) > room:
+        stem = stem[:-1]
+    return f"{stem}{tail}{kind}"
 
 
 def _folder(place: str) -> str:
@@ -249,42 +352,6 @@ def _folder(place: str) -> str:
 
 
 def _row(decision: Prediction, sure: float) -> list[str]:
-    verdict = "out" if not decision.inside else "in" if decision.probability >= sure else "unsure"
+    verdict = "out" if not decision.inside else "in" if decision.sure >= sure else "unsure"
     numbers = (f"{decision.probability:.4f}", f"{decision.ood_score:.4f}")
     return [decision.file, decision.label, *numbers, verdict]
-
-
-@dataclass(frozen=True)
-class ClassFolders:
-    """The folder of each class, with those for unsure and unknown photos."""
-
-    names: dict[str, str]
-
-    def place(self, label: str, inside: bool, sure: bool) -> str:
-        """Where a photo belongs, with / between the parts."""
-        if not inside:
-            return UNKNOWN
-        return self.names[label] if sure else f"{UNSURE}/{self.names[label]}"
-
-
-def class_folders(labels: Iterable[str]) -> ClassFolders:
-    """Names that every disk can have and keeps apart, for classes of any name.
-
-    Signs that some system does not take become `_`. A name that is taken, be it by our own files or by another class
-    up to capitals and the way accents are written, gets a `_` in front.
-
-    >>> class_folders(["cat", "Cat", "sorted.csv", "..", "a/b"]).names
-    {'..': '_', 'Cat': 'Cat', 'a/b': 'a_b', 'cat': '_cat', 'sorted.csv': '_sorted.csv'}
-    """
-    taken = {folded(name) for name in (JOURNAL, TABLE, UNKNOWN, OLD_UNKNOWN, UNSURE)}
-    names: dict[str, str] = {}
-    for label in sorted(set(labels)):
-        signs = ("_" if sign in '/\\:*?"<>|' or sign < " " or not can_be_named(sign) else sign for sign in label)
-        name = "".join(signs).strip(". ") or "_"
-        while len(os.fsencode(name)) > _LONGEST:
-            name = name[:-1]
-        while folded(name) in taken or folded(name).partition(".")[0].strip() in _DEVICES:
-            name = f"_{name}"
-        names[label] = name
-        taken.add(folded(name))
-    return ClassFolders(names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from osp.errors import printable
 from osp.files import PARTIAL, reason
 from osp.photos.journal import JOURNAL, TABLE, Entries, check_origin, origin_of, placed, read_journal
 from osp.photos.reaching import Outside, Place, leaves, move, partial_of, reached, same_content
+from osp.photos.whereabouts import Moved, moved_by_hand, place_now
 
 if TYPE_CHECKING:
     from osp.data.source import Progress
@@ -29,6 +31,10 @@ class Undone:
     """(file in `out`, reason) of what was left as it is; with any, journal and table stay."""
     table: bool = False
     """A table was taken away."""
+    beside: int = 0
+    """Files that went along with their photos, and are back too."""
+    sidecars: int = 0
+    """Sidecars that are what they were, or gone where there were none."""
 
 
 def undo(out: Path | str, progress: Progress | None = None, *, trust_journal: bool = False) -> Undone:
@@ -43,12 +49,14 @@ def undo(out: Path | str, progress: Progress | None = None, *, trust_journal: bo
     entries, roots = found.entries, found.roots(trust_journal)
     old = {os.path.dirname(entry["from"]) for entry in entries if "from" in entry}
     inside = {folder for folder in old if _leads_into(out, folder)}  # a file there would be the one that is to go
-    restored, moved, table = 0, 0, False
+    by_hand = moved_by_hand(out, entries)
+    counts: Counter[str] = Counter()
+    table = False
     problems: list[tuple[str, str]] = []
     ours = {out / entry["folder"] for entry in entries if "folder" in entry}  # later also what is left in them
     last = [entry for entry in reversed(entries) if "table" in entry]  # while a photo is left, its table is
     for done, entry in enumerate([*(entry for entry in reversed(entries) if "table" not in entry), *last], 1):
-        place = str(out / str(entry.get("to") or entry.get("folder") or entry.get("table")))
+        place = str(out / str(entry.get("to") or entry.get("folder") or entry.get("table") or entry.get("from")))
         try:
             if "table" in entry:
                 table = _undo_table(out, entry, keep=bool(problems)) or table
@@ -57,9 +65,12 @@ def undo(out: Path | str, progress: Progress | None = None, *, trust_journal: bo
             else:
                 if os.path.dirname(entry["from"]) in inside:
                     raise _Left(f"its old place {entry['from']} leads into this folder by now")
-                count = _undo_one(out, entry, roots)
-                restored += count
-                moved += count if entry["action"] == "move" else 0
+                undone = (
+                    _undo_sidecar(out, entry, roots)
+                    if entry["action"] == "xmp"
+                    else _undo_one(out, entry, roots, by_hand)
+                )
+                counts["with" if "with" in entry else entry["action"]] += undone
         except (_Left, Outside, OSError) as left:
             ours.add(Path(place))
             problems.append((place, reason(left) if isinstance(left, OSError) else str(left)))
@@ -69,7 +80,8 @@ def undo(out: Path | str, progress: Progress | None = None, *, trust_journal: bo
         (out / JOURNAL).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # other things are in it
             out.rmdir()
-    return Undone(restored, moved, tuple(problems), table)
+    restored = counts["link"] + counts["copy"] + counts["move"]
+    return Undone(restored, counts["move"], tuple(problems), table, counts["with"], counts["xmp"])
 
 
 class _Left(Exception):
@@ -103,10 +115,11 @@ def _undo_table(out: Path, entry: dict[str, Any], keep: bool) -> bool:
         return True
 
 
-def _undo_one(out: Path, entry: dict[str, Any], roots: list[str]) -> int:
+def _undo_one(out: Path, entry: dict[str, Any], roots: list[str], by_hand: Moved) -> int:
     """Take one operation back, whether it was begun, finished or already taken back."""
     root, relative = origin_of(entry["from"], roots)
-    with reached(out, placed(entry)) as target, reached(root, relative) as source:
+    place = place_now(entry, by_hand)
+    with reached(out, place) as target, reached(root, relative) as source:
         partial_of(target).remove()
         if partial_of(source).status() is not None:  # an earlier undo was killed while it copied back: it is still here
             if target.is_file() and _is_empty(source):
@@ -130,12 +143,42 @@ def _undo_one(out: Path, entry: dict[str, Any], roots: list[str]) -> int:
             return 1
         if entry["action"] == "copy":
             raise _Left(f"its original {source.path} is gone")
-    with reached(out, placed(entry)) as target, reached(root, relative, make=True) as source:
+    with reached(out, place) as target, reached(root, relative, make=True) as source:
         try:
             move(target, source)
         except FileExistsError:
             raise _Left(f"another file has taken its old place {source.path}") from None
     return 1
+
+
+def _undo_sidecar(out: Path, entry: dict[str, Any], roots: list[str]) -> int:
+    """Bring a sidecar back to what it was, or delete it where there was none; one that was changed since is left."""
+    with reached(*origin_of(entry["from"], roots)) as sidecar:
+        partial_of(sidecar).remove()
+        ours = sidecar.is_file() and (_is_empty(sidecar) or sidecar.content() == entry.get("content"))
+        changed = _Left(f"the sidecar {sidecar.path} was changed after it was sorted, and is left as it is")
+        if not entry["to"]:
+            if sidecar.status() is None:
+                return 0
+            if not ours:
+                raise changed
+            sidecar.remove()
+            return 1
+        with reached(out, placed(entry)) as kept:
+            partial_of(kept).remove()
+            if not kept.is_file():
+                if ours:
+                    raise _Left(f"what the sidecar {sidecar.path} was before is gone")
+                return 0
+            if ours:
+                sidecar.remove()
+            elif sidecar.status() is not None:
+                if not leaves(kept, sidecar):
+                    raise changed
+                kept.remove()
+                return 0
+            move(kept, sidecar)
+            return 1
 
 
 def _leads_into(out: Path, path: str) -> bool:
@@ -167,29 +210,33 @@ def _why_not(entry: dict[str, Any], source: Place) -> str:
     return f"another file has taken its old place {source.path}"
 
 
-def check_sorted(out: Path) -> tuple[Entries, list[str]]:
-    """The journal of a sort, and which of its files could not be put back: (what it says, problems)."""
+def check_sorted(out: Path) -> tuple[Entries, list[str], Moved]:
+    """The journal of a sort, which of its files could not be put back, and which a person has moved inside it."""
     out = Path(os.path.abspath(out))
     found = read_journal(out / JOURNAL)
     problems = [f"{JOURNAL}: line {number} is damaged" for number in found.damaged]
-    roots = found.roots(trusted=True)
+    roots, by_hand = found.roots(trusted=True), moved_by_hand(out, found.entries)
     for entry in found.entries:
-        if "folder" in entry or "table" in entry:
+        if "folder" in entry or "table" in entry or (entry["action"] == "xmp" and not entry["to"]):
             continue
         try:
-            with reached(out, placed(entry)) as target, reached(*origin_of(entry["from"], roots)) as source:
+            place, origin = place_now(entry, by_hand), origin_of(entry["from"], roots)
+            with reached(out, place) as target, reached(*origin) as source:
                 if wrong := _lost(entry, target, source):
                     problems.append(f"{printable(entry['to'])}: {printable(wrong)}")
         except Outside as error:
             problems.append(f"{JOURNAL}: {printable(error)}")
         except OSError as error:
             problems.append(f"{printable(entry['to'])}: {reason(error)}")
-    return found, problems
+    return found, problems, by_hand
 
 
 def _lost(entry: dict[str, Any], target: Place, source: Place) -> str:
     """What is wrong with a sorted file; nothing where it is in its new place, or back in the old one."""
     status = target.status()
+    if entry["action"] == "xmp":
+        ours = source.is_file() and source.content() == entry.get("content")
+        return "what the sidecar was before is gone" if ours and not target.is_file() else ""
     if status is None:
         return "" if source.status() is not None else f"neither here nor at its old place {source.path}"
     if entry["action"] == "link":

@@ -17,7 +17,7 @@ from osp.errors import UserError, short, suggest, user_path
 from osp.machine import cores, in_gigabytes, memory
 from osp.plugins import is_file, plain_name
 from osp.recipe.code import contents_of
-from osp.recipe.plan import CUSTOM, SPLIT_FIELDS, Plan
+from osp.recipe.plan import CUSTOM, MOST_THREADS, SPLIT_FIELDS, Plan
 from osp.recipe.reading import explain
 from osp.recipe.recipe import Preset, Recipe, Scale
 from osp.version import HARNESS_VERSION, __version__
@@ -218,13 +218,9 @@ def check_folders(data: str, recipe: Recipe) -> None:
         raise UserError(f"ood_data {recipe.ood_data}: name the folder of those images as ood_dir.")
 
 
-MOST_THREADS = 1024
-"""More than the cores may be asked for: a run goes on with the threads it began with."""
-
-
 def check_machine(recipe: Recipe, options: Any) -> None:
     """Refuse what this machine cannot do; `osp.engine.memory` knows more, once the images are known."""
-    if recipe.threads is not None and recipe.threads > max(MOST_THREADS, cores()):
+    if recipe.threads is not None and recipe.threads > MOST_THREADS:
         raise UserError(
             f"threads: {short(recipe.threads)} asked for; this machine has {cores()} cores, and more than "
             f"{MOST_THREADS} threads would only stand in each other's way. Leave it out, or take {cores()}."

@@ -114,7 +114,7 @@ GROUPS: dict[str, dict[str, Text]] = {
         "save_seconds": Text("seconds between checkpoints", "60"),
         "tensorboard": Text(
             "write curves into RUN/tensorboard as well; look at them with `tensorboard --logdir runs` "
-            "(`pip install 'osp[tensorboard]'`)",
+            "(the extra `tensorboard`)",
             "false",
         ),
         "tracker": Text(

@@ -35,6 +35,9 @@ IDENTITY = (
 """Fields that affect the result; the views follow from the method and its options. Folders, device, threads, layout,
 intervals and the words `preset` and `scale` say where and how it runs, or have become numbers."""
 
+MOST_THREADS = 1024
+"""More than the cores may be asked for: a run goes on with the threads it began with."""
+
 FREE = ("device", "threads", "data_dir", "ood_dir", "tensorboard", "tracker", "test_ood", "save_every", "save_seconds")
 """What may differ when a run goes on."""
 
@@ -86,7 +89,7 @@ class Plan(BaseModel):
     channels_last: bool = True
     group: int = Field(ge=0)
     compile: bool = False
-    threads: int | None = Field(None, ge=1)
+    threads: int | None = Field(None, ge=1, le=MOST_THREADS)
     tensorboard: bool = False
     tracker: tuple[str, ...] = ()
     versions: dict[str, str] = Field(default_factory=dict)

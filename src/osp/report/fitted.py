@@ -14,10 +14,10 @@ from osp.evaluate.metrics import confusion_matrix
 from osp.evaluate.predictions import NONE, Judged
 from osp.report.album import Photos
 from osp.report.embedding import embed, spread
-from osp.report.galleries import MOST, accepted, by_score, disagreements, mistakes, shots, surest
-from osp.report.html import mark
-from osp.report.view import Gallery, Histogram, Looked, Map, Point, Shot, View, percent, shown
-from osp.runs.fitted import FitTables, answer_of
+from osp.report.galleries import MOST, accepted, by_score, disagreements, mistakes
+from osp.report.pile import MOST_GROUPS, bars, class_galleries, group_galleries, nearly_let_in
+from osp.report.view import Gallery, Histogram, Looked, Map, Point, Shot, View, shown
+from osp.runs.fitted import FitTables, answer_of, groups_of, strangers_in_words, strangers_of
 
 LOOKED_SIDE = 160
 MOST_BY_SCORE = 16
@@ -150,7 +150,9 @@ class FittedView(View):
         if known and not len(self.tables.known_scores):
             guess = " Take that as a guess: with one photo per class the threshold rests on the pile alone."
         found = f"{pile['in']:,} of {pile['counted']:,} photos look like one of the classes"
-        return f"Of the pile, {found}; {unknown}.{guess}"
+        classes = strangers_of(self.result)
+        doubt = f" {strangers_in_words(classes)}" if classes else ""
+        return f"Of the pile, {found}; {unknown}.{doubt}{guess}"
 
     def numbers(self) -> dict[str, str]:
         """Each with what it rests on."""
@@ -169,6 +171,8 @@ class FittedView(View):
         if not where:
             return shown(float(value), unit)
         interval = f" ({part['low']:.0f} to {part['high']:.0f})" if key == "accuracy" else ""
+        if key == "share" and part.get("share_low") is not None:
+            interval = f" ({100 * part['share_low']:.0f} to {100 * part['share_high']:.0f})"
         if key == "auroc":
             interval = f" ({part['images']:,} known, {part['foreign']:,} unknown)"
         counted = {"share": "counted", "foreign_accepted": "foreign", "auroc": ""}.get(key, "images")
@@ -183,11 +187,13 @@ class FittedView(View):
         return {
             "tiles": self._tiles(),
             "differences": [] if other is None else differences(self, other, name),
-            "pile": self._bars(),
+            "pile": bars(self),
             "left_out": left_out,
             "more_left_out": max(0, len(self.tables.left_out) - MOST_LEFT_OUT),
             "duplicates": int(self.result.get("duplicates") or 0),
             "command": self.command(),
+            "more_groups": max(0, len(groups_of(self.result)) - MOST_GROUPS),
+            "run": printable(shlex.quote(str(self.run.path))),
             "made_with": f"osp {version}, {self.result['seconds']:.0f} seconds without this page.",
         }
 
@@ -203,6 +209,9 @@ class FittedView(View):
         pile = self.result["pile_photos"]
         if pile["counted"]:
             found.append({"number": f"{pile['in']:,}", "text": f"of {pile['counted']:,} in the pile look like a class"})
+            if classes := strangers_of(self.result):
+                count = sum(each.strangers for each in classes.values())
+                found.append({"number": f"{count:,}", "text": f"of these {pile['in']:,} are probably strangers"})
             found.append({"number": f"{pile['out']:,}", "text": "look unknown"})
         if tested and tested.get("foreign"):
             known = f"(of the {tested['images']:,} known ones {tested['known_accepted']:.0f} %)"
@@ -214,34 +223,23 @@ class FittedView(View):
         found.append({"number": f"{doubts:,}", "text": "label looks wrong" if doubts == 1 else "labels look wrong"})
         return found
 
-    def _bars(self) -> list[dict[str, Any]]:
-        """How many photos of the pile look like each class, and how many look unknown."""
-        pile = self.result["pile_photos"]
-        if not pile["counted"]:
-            return []
-        classes = zip(self.names, self.tables.names, strict=True)
-        counts = [(mark(k)["style"], name, int(pile["per_class"].get(raw, 0))) for k, (name, raw) in enumerate(classes)]
-        counts.append(("cood", "unknown", int(pile["out"])))
-        most = max(count for *_, count in counts) or 1
-        return [
-            {"style": style, "name": name, "count": f"{count:,}", "share": round(100 * count / most, 1)}
-            for style, name, count in counts
-        ]
-
     def command(self) -> str:
         """What to type to have the same again."""
         result, asked = self.result, self.result.get("asked") or {}
-        words = ["osp", "fit", str(result["sorted"])]
-        words += [] if result.get("pile") is None else [str(result["pile"])]
+        places = [str(result[name]) for name in ("sorted", "pile") if result.get(name) is not None]
+        words = ["osp", "fit" if result.get("sorted") or asked.get("from") else "label", *places]
         for option, value, usual in (
             ("--backbone", result["backbone"], "efficientnet-lite0"),
             ("--method", asked.get("method"), "instant"),
             ("--test", asked.get("test"), None),
             ("--from", asked.get("from"), None),
+            ("--labels", asked.get("labels") if result.get("sorted") else None, None),
+            ("--none", asked.get("none"), None),
             ("--seed", asked.get("seed"), 0),
         ):
             if value is not None and value != usual:
                 words += [option, str(value)]
+        words += [word for each in asked.get("name") or () for word in ("--name", str(each))]
         return printable(shlex.join([*words, "--out", "again"]))
 
     # Figures
@@ -293,7 +291,7 @@ class FittedView(View):
         limit = self.threshold
         unknown = "" if limit is None else f" Above {limit:.2f}, in a dashed frame, a photo counts as unknown."
         why = "the least unknown first. Their folder is named like none of the classes."
-        found = [*self._classes(), self._doubts()]
+        found = [*class_galleries(self), *group_galleries(self), self._doubts()]
         if self.held_out is not None:
             of = " sorted photos, each held out once."
             found.append(mistakes(self.held_out, self.names, "Mistakes, held out", of))
@@ -302,24 +300,9 @@ class FittedView(View):
             accepted(self.test, self.names, "Unknown test photos that are accepted", why),
         ]
         note = f"Photos of the pile by OOD score.{unknown}"
-        found += by_score(self.pool, self.names, self.pool.outside, note, MOST_BY_SCORE)
+        found += [by_score(self.pool, self.names, self.pool.outside, note, MOST_BY_SCORE)[0], nearly_let_in(self)]
         if isinstance(other, FittedView):
             found.append(disagreements(self.pool, self.names, other.tables.pile, other.names, name))
-        return found
-
-    def _classes(self) -> list[Gallery]:
-        """For each class the photos of the pile that it is surest and least sure of."""
-        if not len(self.pool):
-            return []
-        each = 8 if len(self.names) <= 8 else 6 if len(self.names) <= 30 else 3
-        inside = self.pool.rows(np.flatnonzero(~self.pool.outside))
-        found = []
-        for number, name in enumerate(self.names):
-            ends, count = surest(inside, number, each), int((inside.predicted == number).sum())
-            rows = [shots(inside, end, lambda row: percent(inside.confidence[row])) for end in ends]
-            parts = [(title, some) for title, some in zip(("surest", "least sure"), rows, strict=True) if some]
-            note = f"{count:,} photos of the pile look like it" if count else "no photo of the pile looks like it"
-            found.append(Gallery(name, [], note, number, parts))
         return found
 
     def _doubts(self) -> Gallery:

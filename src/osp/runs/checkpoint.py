@@ -26,7 +26,17 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]
     }
     text = json.dumps(meta)
     content = save(plain, metadata={"format": FORMAT, "meta": text, "checksum": checksum(plain, text)})
-    write_bytes(path, content, earlier)
+    write_bytes(path, _in_order(content), earlier)
+
+
+def _in_order(content: bytes) -> bytes:
+    """The same safetensors file with its JSON in a fixed order, which the package leaves to chance."""
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:start])
+    first = {"__metadata__": dict(sorted(header.pop("__metadata__").items()))}
+    text = json.dumps({**first, **header}, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return b"".join([len(text).to_bytes(8, "little"), text, memoryview(content)[start:]])
 
 
 def checksum(tensors: dict[str, Tensor], meta: str) -> str:

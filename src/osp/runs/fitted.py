@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
-import json
-from collections.abc import Callable
+import hashlib
+import math
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,11 +14,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from osp import files
-from osp.errors import UserError
+from osp.errors import UserError, short
 from osp.evaluate.predictions import NONE, Judged
+from osp.runs.schema import LEARNED, FitResult, PhotoFacts, check, read_checked, read_json, read_rows
 from osp.tables import read_table
 
-MODEL, FACTS = "photos.safetensors", "photos.json"
+ARRAYS, FACTS, RESULT = "photos.safetensors", "photos.json", "result.json"
+FORMATS = (2, 3, 4)
+"""Of photo models that are read: 3 has a mean of the head's own, 4 perhaps scores that ask the pile."""
+LARGEST, LARGEST_FEATURE, LARGEST_MODEL = 1e9, 1e30, 8 << 30
+"""Centred features have length one, and what is computed from them stays far below the first. Bytes of all arrays."""
 
 
 class Doubt(NamedTuple):
@@ -25,6 +32,25 @@ class Doubt(NamedTuple):
     file: str
     label: str
     looks_like: str
+
+
+class LetIn(NamedTuple):
+    """Photos of a pile that are let in as one class."""
+
+    let_in: int
+    right: int
+    """Probably; others show another class, or none."""
+    strangers: int
+    """Probably: they show none of the classes."""
+
+
+class Group(NamedTuple):
+    """Unknown photos of the pile that look alike."""
+
+    name: str
+    photos: int
+    surest: list[str]
+    """Files, the surest first."""
 
 
 @dataclass(frozen=True)
@@ -59,35 +85,176 @@ def is_fit(folder: Path) -> bool:
     return (folder / FACTS).is_file() and not (folder / "plan.yaml").exists()
 
 
+def check_free(folder: Path, labeling: bool = False) -> None:
+    """Refuse a folder that is in use or cannot be made, before any work is done; one in which somebody is `labeling`
+    may hold the labels and an earlier fit."""
+    try:
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            what = "link" if folder.is_symlink() else "file"
+            raise UserError(f"--out {folder} is a {what}; name a new folder.")
+        if folder.is_dir() and any(folder.iterdir()) and not labeling:
+            fitted = f" It holds a fit; to go on from it, add --from {folder}." if (folder / FACTS).exists() else ""
+            raise UserError(f"The folder {folder} is not empty; name a new one with --out.{fitted}")
+        parent = next(each for each in [folder, *folder.absolute().parents] if each.exists())
+    except OSError as error:
+        raise UserError(f"--out {folder}: {error.strerror or error}. Choose another --out.") from None
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise UserError(f"--out {folder}: cannot write into {parent}. Choose another --out.")
+
+
 def answer_of(result: dict[str, Any]) -> str:
     """The name under which the figures of the answer that a fit has chosen stand in its result."""
     names = list(result["estimates"])
     if result.get("kept") in names:
         return str(result["kept"])
     trained = result.get("answer") != "instant"  # of versions that used labels and pile in any case
-    return str(names[-1] if trained else [name for name in names if not name.endswith(" from there")][-1])
+    return str(names[-1] if trained else [name for name in names if not name.endswith(LEARNED)][-1])
 
 
-def read_fit(folder: Path) -> tuple[dict[str, Any], FitTables]:
-    """The result and the tables in a folder; UserError where it is no fit, or damaged."""
+def strangers_of(result: dict[str, Any]) -> dict[str, LetIn] | None:
+    """What is let in as each class, and what of that is probably right; None where it is not known."""
+    found = result["pile_photos"].get("classes")
+    return (
+        None
+        if found is None
+        else {name: LetIn(each["let_in"], each["right"], each["strangers"]) for name, each in found.items()}
+    )
+
+
+def belongs_in_words(pile: Mapping[str, Any]) -> str:
+    """The estimated share of the pile that belongs.
+
+    >>> belongs_in_words({"share": 0.39, "share_low": 0.2, "share_high": 0.61}), belongs_in_words({"share": 0.4})
+    ('About 39 % (20 to 61)', 'About 40 %')
+    """
+    ends = [pile.get("share_low"), pile.get("share_high")]
+    interval = "" if None in ends else f" ({' to '.join(f'{100 * end:.0f}' for end in ends if end is not None)})"
+    return f"About {100 * pile['share']:.0f} %{interval}"
+
+
+def strangers_in_words(classes: Mapping[str, LetIn]) -> str:
+    """How many of the photos that are let in are probably unknown.
+
+    >>> strangers_in_words({"elephant": LetIn(73, 36, 29), "crab": LetIn(20, 20, 0)})
+    'About 29 of these 93 are probably strangers: they show none of your classes, but closely resemble one.'
+    """
+    inside, strangers = (
+        sum(column) for column in zip(*((c.let_in, c.strangers) for c in classes.values()), strict=True)
+    )
+    if not strangers:
+        return f"Hardly any of these {inside:,} should be strangers." if inside else ""
+    return (
+        f"About {strangers:,} of these {inside:,} are probably strangers: they show none of your classes, but closely "
+        "resemble one."
+    )
+
+
+def groups_of(result: dict[str, Any]) -> list[Group]:
+    """The groups of unknown photos of a fit, the largest first; of earlier versions none."""
+    found = result.get("groups") or []
+    return [Group(each["name"], each["photos"], each["surest"]) for each in found]
+
+
+def result_of(run: Path) -> dict[str, Any]:
+    """The figures of a fit."""
+    if not (run / RESULT).exists():
+        raise UserError(f"{run} is no folder of a fit: {RESULT} is missing.")
+    return read_checked(run / RESULT, FitResult, "Run the fit again.")
+
+
+def read_model_files(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Names and numbers, and the arrays, of the photo model in a folder: of the shapes and types that fit together,
+    and finite. UserError where that is not so."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
     try:
-        result = json.loads((folder / "result.json").read_text("utf-8"))
-        names = tuple(str(name) for name in result["classes"])
+        facts = read_json(folder / FACTS)
+        if facts.get("format") not in FORMATS:
+            raise UserError(
+                f"The model in {folder} has format {short(facts.get('format'))}; this version reads "
+                f"{FORMATS[0]} to {FORMATS[-1]}. Run the fit again."
+            )
+        check(facts, PhotoFacts)
+        with files.open_plain(folder / ARRAYS, LARGEST_MODEL) as file:
+            made = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+        if facts.get("arrays") not in (None, made):
+            raise ValueError(f"{ARRAYS} has another checksum than {FACTS} says")
+        arrays = load_file(folder / ARRAYS)
+        _check_arrays(facts, arrays)
+    except FileNotFoundError as error:
+        missing = Path(error.filename or ARRAYS).name
+        raise UserError(f"{folder} holds no photo model: {missing} is missing. Run the fit again.") from None
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"The model in {folder} is damaged ({why}). Run the fit again.") from None
+    return facts, arrays
+
+
+def _check_arrays(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    classes, labels = len(facts["class_names"]), arrays["labels"]
+    dim, count, near = len(arrays["mean"]), len(labels), len(arrays["references"])
+    shapes: dict[str, tuple[int, ...]] = {
+        "mean": (dim,),
+        "weight": (classes, dim),
+        "bias": (classes,),
+        "labels": (count,),
+        "labeled": (count, dim),
+        "references": (near, dim),
+        "reference_scores": (near,),
+        "pile_scores": (near,),
+        "id_scores": (len(arrays["id_scores"]),),
+        "id_weights": (len(arrays["id_scores"]),),
+    }
+    hidden = len(arrays["adapter_bias"]) if "adapter_bias" in arrays else 0
+    perhaps = {
+        "adapter_down": (hidden, dim),
+        "adapter_bias": (hidden,),
+        "adapter_up": (dim, hidden),
+        "held_out": (count, classes),
+        "head_mean": (dim,),
+    }
+    shapes |= {name: shape for name, shape in perhaps.items() if name in arrays}
+    for name, shape in shapes.items():
+        check_array(name, arrays[name], shape, "iu" if name == "labels" else "f")
+    if not count or not 0 <= labels.min() <= labels.max() < classes:
+        raise ValueError("labels do not fit the classes")
+    if facts["neighbors"] > near:
+        raise ValueError(f"{facts['neighbors']} neighbors among {near}")
+
+
+def check_array(name: str, array: np.ndarray, shape: tuple[int, ...], kinds: str = "f") -> None:
+    """Refuse an array of another shape or type, and numbers with which no probability can be computed."""
+    if array.shape != shape:
+        raise ValueError(f"{name} is {array.shape}, not {shape}")
+    if array.dtype.kind not in kinds:
+        raise ValueError(f"{name} holds {array.dtype}")
+    most = LARGEST_FEATURE if name.endswith("mean") else LARGEST
+    if array.dtype.kind == "f" and not float(np.abs(array).max(initial=0)) <= most:  # also where one is no number
+        raise ValueError(f"{name} holds a number that is infinite, far too large, or none")
+
+
+def read_fit(folder: Path) -> tuple[dict[str, Any], FitTables]:
+    """The result and the tables in a folder; UserError where it is no fit, or damaged."""
+    try:
+        result = result_of(folder)
+        names = tuple(result["classes"])
         number = {name: place for place, name in enumerate(names)}
-        arrays = load_file(folder / MODEL)
-        taught = [(str(file), str(name)) for file, name, _ in json.loads((folder / "labels.json").read_text("utf-8"))]
+        facts, arrays = read_model_files(folder)
+        if tuple(facts["class_names"]) != names:
+            raise ValueError(f"{RESULT} and {FACTS} have other classes")
+        taught = read_rows(folder / "labels.json", 3)
         if len(taught) != len(arrays["labeled"]):
             raise ValueError(f"{len(taught)} labels, {len(arrays['labeled'])} features")
         sampled = files.read_arrays(folder / "sample.npz") if (folder / "sample.npz").exists() else {}
         dim = arrays["labeled"].shape[1]
         rows, features = sampled.get("rows", np.empty(0, np.int64)), sampled.get("features", np.empty((0, dim)))
+        check_array("rows of sample.npz", rows, (len(features),), "iu")
+        check_array("features of sample.npz", features, (len(rows), dim))
         pile, copies = _photos(folder / "pile.csv", number)
         tables = FitTables(
             names=names,
-            labeled_files=[file for file, _ in taught],
+            labeled_files=[file for file, *_ in taught],
             labels=arrays["labels"],
             labeled=arrays["labeled"],
             held_out=arrays.get("held_out"),
@@ -105,11 +272,11 @@ def read_fit(folder: Path) -> tuple[dict[str, Any], FitTables]:
             raise ValueError(f"pile.csv has {len(pile)} readable photos, result.json says {counts['files']}")
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(pile):
             raise ValueError("sample.npz is of another pile")
-        _ = answer_of(result), counts["counted"]
     except FileNotFoundError as error:
         raise UserError(f"{folder} is an incomplete run of osp fit: {Path(error.filename).name} is missing.") from None
-    except (OSError, ValueError, KeyError, TypeError, IndexError, SafetensorError, csv.Error) as error:
-        raise UserError(f"The run in {folder} is damaged or of another version ({error}). Run the fit again.") from None
+    except (OSError, ValueError, KeyError, TypeError, IndexError, csv.Error) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"The run in {folder} is damaged or of another version ({why}). Run the fit again.") from None
     return result, tables
 
 
@@ -135,7 +302,9 @@ def _photos(path: Path, number: dict[str, int]) -> tuple[Judged, np.ndarray]:
         if row["decision"] not in ("in", "out"):
             return None
         truth, copy = number.get(row.get("truth", ""), NONE), bool(row.get("note", ""))
-        chance, score = float(row["probability"]), float(row["ood_score"])
+        chance, score = float(row.get("sure") or row["probability"]), float(row["ood_score"])
+        if not (math.isfinite(chance) and math.isfinite(score)):
+            raise ValueError(f"{row['probability']!r} and {row['ood_score']!r} are no numbers")
         return row["file"], number[row["class"]], chance, score, row["decision"] == "out", truth, copy
 
     where, *columns = list(zip(*_rows(path, made), strict=True)) or [()] * 7

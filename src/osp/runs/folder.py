@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from osp.errors import UserError
-from osp.files import PARTIAL, append_text, make_folder, owned, write_text
+from osp.files import PARTIAL, append_text, lines_of, make_folder, owned, write_text
 from osp.runs.schema import DataKeys, Map, Result, metrics_line, read_checked, read_json
 
 AGAIN = "Delete it and go on with --resume."
@@ -75,8 +75,10 @@ class RunFolder:
         """All whole lines; a last line cut off by a crash is left out."""
         if not self.metrics.exists():
             return []
-        with open(self.metrics, encoding="utf-8", errors="replace") as file:
-            return [line for text in file if (line := metrics_line(text)) is not None]
+        try:
+            return [line for text in lines_of(self.metrics) if (line := metrics_line(text)) is not None]
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.metrics} is damaged: {getattr(error, 'strerror', None) or error}.") from None
 
     def rewind_metrics(self, step: int) -> None:
         """Drop what a crashed run logged after the checkpoint it is resumed from."""

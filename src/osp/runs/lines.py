@@ -24,9 +24,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from osp.errors import UserError, short
+from osp.files import LARGEST_SMALL as LARGEST
 from osp.files import locked, make_folder, open_plain, write_bytes
 from osp.runs.folder import RunFolder
-from osp.runs.schema import LARGEST, Result, Word, check, is_metrics
+from osp.runs.schema import Result, Word, check, is_metrics
 
 FORMAT = 1
 ENDING = ".jsonl"

@@ -5,17 +5,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from osp import files
 from osp.errors import UserError, short
-
-LARGEST = 64 << 20
-"""Bytes of a JSON file that is read; ours have a few thousand, a result of 1,000 classes 8 million."""
 
 
 def _no_bool(value: Any) -> Any:
@@ -24,7 +21,7 @@ def _no_bool(value: Any) -> Any:
     return value
 
 
-Number = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False, strict=True)]
+Number = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False, strict=True, ge=-1e100, le=1e100)]
 Count = Annotated[int, Field(ge=0, le=2**62, strict=True)]
 Word = Annotated[str, Field(max_length=10_000)]
 
@@ -53,7 +50,7 @@ class Result(BaseModel):
     steps: Count | None = None
     images_seen: Count | None = None
     seconds: Number | None = None
-    accuracy: Number | None = None
+    accuracy: Number | None
     auroc: Number | None = None
     msp_auroc: Number | None = None
     own_score: Word | None = None
@@ -85,6 +82,136 @@ class DataKeys(BaseModel):
     """data.json: content keys of the images by set."""
 
     keys: dict[str, Word]
+
+
+# Of `osp fit`
+
+Percent = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False, strict=True, ge=-0.01, le=100.01)]
+
+
+class Held(BaseModel):
+    """Figures of one answer on sorted photos that were held out, or on test photos."""
+
+    model_config = ConfigDict(extra="allow")
+
+    images: Count
+    correct: Count | None = None
+    accuracy: Percent
+    low: Percent
+    high: Percent
+    balanced_accuracy: Percent | None = None
+    ece: Percent | None = None
+
+
+class Tested(Held):
+    foreign: Count = 0
+    known_accepted: Percent | None = None
+    foreign_accepted: Percent | None = None
+    auroc: Percent | None = None
+
+    @model_validator(mode="after")
+    def _both_kinds(self) -> Tested:
+        told = self.known_accepted is not None and self.foreign_accepted is not None
+        if not (told if self.foreign else self.foreign_accepted is None and self.auroc is None):
+            raise ValueError("figures of unknown test photos are missing, or too many")
+        return self
+
+
+Share = Annotated[Number, Field(ge=0, le=1)]
+
+
+class LetInFacts(BaseModel):
+    let_in: Count
+    right: Count
+    strangers: Count
+
+
+class PilePhotos(BaseModel):
+    files: Count = 0
+    counted: Count
+    inside: Count = Field(alias="in")
+    out: Count
+    per_class: dict[str, Count]
+    share: Share | None = None
+    share_low: Share | None = None
+    share_high: Share | None = None
+    classes: dict[str, LetInFacts] | None = None
+
+    @model_validator(mode="after")
+    def _both_ends(self) -> PilePhotos:
+        if (self.share_low is None) != (self.share_high is None) or (self.share_low is not None and self.share is None):
+            raise ValueError("an interval has two ends, around a share")
+        return self
+
+
+class GroupFacts(BaseModel):
+    name: Word
+    photos: Count
+    surest: list[Word]
+
+
+class Asked(BaseModel):
+    method: Word | None = None
+    seed: Count | None = None
+    test: Word | None = None
+    earlier: Word | None = Field(None, alias="from")
+    name: list[Word] | None = None
+    labels: Word | None = None
+    none: Word | None = None
+
+
+class FitResult(BaseModel):
+    """result.json of a fit; fields of other versions may be there too."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    kind: Literal["photos"]
+    version: Word | None = None
+    sorted: Word | None = None
+    pile: Word | None = None
+    backbone: Word
+    asked: Asked | None = None
+    answer: Word | None = None
+    kept: Word | None = None
+    classes: dict[str, Count] = Field(min_length=1)
+    estimates: dict[str, Held | None] = Field(min_length=1)
+    test: dict[str, Tested | None] | None = None
+    pile_photos: PilePhotos
+    groups: list[GroupFacts] | None = None
+    threshold: Number | None = None
+    duplicates: Count | None = None
+    seconds: Number
+
+    @model_validator(mode="after")
+    def _answered(self) -> FitResult:
+        if all(name.endswith(LEARNED) for name in self.estimates):
+            raise ValueError("there is no answer without training among the estimates")
+        return self
+
+
+LEARNED = " from there"
+"""Ending of the names of answers for which training went on from the instant answer."""
+
+
+class BackboneFacts(BaseModel):
+    name: Word
+    checksum: Word
+
+
+class PhotoFacts(BaseModel):
+    """photos.json: the numbers of a photo model."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    class_names: list[Word] = Field(min_length=1)
+    strength: Annotated[Number, Field(ge=0, le=1e9)]
+    temperature: Annotated[Number, Field(ge=1e-3, le=1e3)]  # chosen from 0.02 to 50; below 0 it turns answers round
+    smoothing: Annotated[Number, Field(ge=0, le=1)]
+    neighbors: Count
+    estimate: Held | None
+    backbone: BackboneFacts
+    arrays: Word | None = None
+    """Checksum of the file of arrays."""
 
 
 class Map(BaseModel):
@@ -119,18 +246,20 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The fields of a JSON file; ValueError with the reason where it holds none."""
-    with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size > LARGEST:
-            raise ValueError(f"it is longer than {LARGEST >> 20} MB")
-        content = file.read()
-    try:
-        fields = json.loads(content)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    """The fields of a JSON file of a run; ValueError with the reason where it holds none."""
+    fields = files.read_json(path)
     if not isinstance(fields, dict):
         raise ValueError("it holds no fields")
     return fields
+
+
+def read_rows(path: Path, width: int) -> list[list[str]]:
+    """The rows of a JSON file that is a list of rows of words; ValueError where it is none."""
+    rows = files.read_json(path)
+    fits = isinstance(rows, list) and all(isinstance(row, list) and len(row) == width for row in rows)
+    if not fits or not all(isinstance(word, str) for row in rows for word in row):
+        raise ValueError(f"it is no list of rows of {width} words")
+    return list(rows)
 
 
 def check(fields: Mapping[str, Any], model: type[Model]) -> Model:
@@ -140,6 +269,8 @@ def check(fields: Mapping[str, Any], model: type[Model]) -> Model:
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(str(part) for part in problem["loc"][:4])
+        if problem["type"] == "missing":
+            raise ValueError(f"{place} is missing") from None
         reason = problem["msg"].removeprefix("Value error, ").replace("Input should", "it should")
         raise ValueError(f"{place} is {short(problem['input'])}: {reason}") from None
 
@@ -154,7 +285,7 @@ def read_checked(path: Path, model: type[Model], advice: str) -> dict[str, Any]:
     return fields
 
 
-def metrics_line(text: str) -> dict[str, Any] | None:
+def metrics_line(text: bytes) -> dict[str, Any] | None:
     """One line of metrics.jsonl: a step, words, and finite numbers; None where it is none."""
     try:
         line = json.loads(text)

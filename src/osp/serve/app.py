@@ -8,19 +8,16 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import math
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, TypeVar
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
@@ -28,10 +25,9 @@ from osp.data.decode import Unreadable
 from osp.data.folders import kinds
 from osp.errors import printable
 from osp.serve.guard import LOCAL, Guard
+from osp.serve.line import Busy, Line, Refused, Uploads
 from osp.serve.openapi import BODY_TYPES, DEFAULTS, MOST_NEIGHBORS, description, listed_types
 from osp.serve.served import Served, jpeg
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -44,59 +40,6 @@ class Limits:
     """Requests that are worked on or wait."""
     seconds: float = 60.0
     """For an upload to arrive."""
-
-
-class Refused(Exception):
-    """A status, and a sentence that says why."""
-
-    def __init__(self, status: int, sentence: str) -> None:
-        super().__init__(sentence)
-        self.status, self.sentence = status, sentence
-
-
-class Busy(Exception):
-    """Too many wait; come back after so many seconds."""
-
-    def __init__(self, seconds: int) -> None:
-        super().__init__(seconds)
-        self.seconds = seconds
-
-
-class Line:
-    """A thread that works, and at most `most` requests that wait for it or are being worked on."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self._inside = most, 0
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="osp-inference")
-        self._usual = 0.5
-        """Seconds that an inference takes, about."""
-
-    @contextmanager
-    def place(self) -> Iterator[None]:
-        """A place in the line; taken before an upload is read, so that memory is bounded too."""
-        if self._inside >= self._most:
-            raise Busy(max(1, math.ceil(self._usual * self._inside)))
-        self._inside += 1
-        try:
-            yield
-        finally:
-            self._inside -= 1
-
-    async def run(self, work: Callable[[], Result]) -> Result:
-        """The result of a piece of work, done in the thread when its turn comes."""
-
-        def timed() -> Result:
-            started = time.monotonic()
-            try:
-                return work()
-            finally:
-                self._usual = 0.8 * self._usual + 0.2 * (time.monotonic() - started)
-
-        return await asyncio.get_running_loop().run_in_executor(self._worker, timed)
-
-    def close(self) -> None:
-        """Finish what is being worked on, and nothing else."""
-        self._worker.shutdown(wait=True, cancel_futures=True)
 
 
 def make_app(
@@ -112,11 +55,11 @@ def make_app(
         Route("/openapi.json", server.openapi),
     ]
     handlers: dict[Any, Any] = {
-        HTTPException: _http_error,
-        Refused: _refused,
-        Busy: _busy,
+        HTTPException: http_error,
+        Refused: refused,
+        Busy: busy,
         Unreadable: _unreadable,
-        Exception: _fault,
+        Exception: fault,
     }
     return Guard(Starlette(routes=routes, exception_handlers=handlers), names, any_address), server.close
 
@@ -125,6 +68,7 @@ class _Server:
     def __init__(self, served: Served, limits: Limits) -> None:
         self._served, self._limits = served, limits
         self._line = Line(limits.waiting)
+        self._uploads = Uploads(limits.waiting * limits.bytes, limits.bytes, limits.seconds)
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="osp-photos")
         self._about = {
             **served.about(),
@@ -138,6 +82,7 @@ class _Server:
     def close(self) -> None:
         self._line.close()
         self._reader.shutdown(wait=True, cancel_futures=True)
+        self._served.close()
 
     async def page(self, request: Request) -> Response:
         return HTMLResponse(self._page, headers={"Content-Security-Policy": self._policy})
@@ -166,41 +111,14 @@ class _Server:
                 f"{listed_types()}.",
             )
         asked = parameters(request.query_params.multi_items())
-        with self._line.place():
-            content = await self._upload(request)
-            said = await self._line.run(lambda: self._served(content, **asked, most_pixels=self._limits.pixels))
+        content = await self._uploads.read(request)
+        said = await self._line.run(request, lambda: self._served(content, **asked, most_pixels=self._limits.pixels))
         return JSONResponse(said)
 
-    async def _upload(self, request: Request) -> bytes:
-        """The body, which is refused as soon as it is too long; the rest of it is read and dropped, so that a browser
-        gets to see the answer."""
-        most, parts, size = self._limits.bytes, [], 0
-        too_long = Refused(413, f"The file is larger than {most / 1e6:.0f} MB.")
-        length = request.headers.get("content-length", "")
-        if length.isdecimal() and int(length) > 4 * most:
-            raise too_long
-        try:
-            async with asyncio.timeout(self._limits.seconds):
-                async for part in request.stream():
-                    size += len(part)
-                    if size <= most:
-                        parts.append(part)
-                    elif size > 4 * most:
-                        break
-                    else:
-                        parts.clear()
-        except TimeoutError:
-            raise Refused(408, f"The upload took longer than {self._limits.seconds:.0f} seconds.") from None
-        except ClientDisconnect:
-            raise Refused(400, "The upload was cut off.") from None
-        if size > most:
-            raise too_long
-        return b"".join(parts)
 
-
-def page() -> tuple[str, str]:
+def page(name: str = "page.html") -> tuple[str, str]:
     """The page, and a policy that lets a browser run its own script and style, and load nothing from anywhere else."""
-    text = files("osp.serve").joinpath("page.html").read_text("utf-8")
+    text = files("osp.serve").joinpath(name).read_text("utf-8")
     hashes = {}
     for tag in ("script", "style"):
         inner = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
@@ -248,11 +166,12 @@ def _error(status: int, sentence: str, headers: dict[str, str] | None = None) ->
     return JSONResponse({"error": sentence}, status, headers)
 
 
-def _refused(_: Request, error: Refused) -> Response:
+def refused(_: Request, error: Refused) -> Response:
+    """The sentence of a refusal."""
     return _error(error.status, error.sentence)
 
 
-def _busy(_: Request, error: Busy) -> Response:
+def busy(_: Request, error: Busy) -> Response:
     return _error(503, "Too many images are waiting; try again in a moment.", {"Retry-After": str(error.seconds)})
 
 
@@ -260,10 +179,11 @@ def _unreadable(_: Request, error: Unreadable) -> Response:
     return _error(400, f"It cannot be read as an image: {printable(error)}.")
 
 
-def _http_error(_: Request, error: HTTPException) -> Response:
+def http_error(_: Request, error: HTTPException) -> Response:
+    """An address or a method that there is not."""
     return _error(error.status_code, str(error.detail), dict(error.headers or {}))
 
 
-def _fault(_: Request, __: Exception) -> Response:
+def fault(_: Request, __: Exception) -> Response:
     """A fault of ours: the server prints it in its terminal, and does not tell whoever asked."""
     return _error(500, "The server made a mistake; its terminal says which.")

@@ -8,10 +8,12 @@ to point there (DNS rebinding). Both are told by headers that a page cannot forg
 from __future__ import annotations
 
 import ipaddress
+import secrets
 from collections.abc import Iterable
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -25,14 +27,17 @@ HEADERS = {
     "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
     "Cache-Control": "no-store",
 }
+LONGEST_PATH = 1000
 NOTHING_ALLOWED = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 
 
 class Guard:
     """Refuses what does not come from here, and says in every answer what a browser may do with it."""
 
-    def __init__(self, app: ASGIApp, names: Iterable[str] = LOCAL, any_address: bool = False) -> None:
-        self.app = app
+    def __init__(
+        self, app: ASGIApp, names: Iterable[str] = LOCAL, any_address: bool = False, token: str = "", cookie: str = ""
+    ) -> None:
+        self.app, self.token, self.cookie = app, token, cookie
         self.names = frozenset(name.lower().rstrip(".") for name in names)
         self.any_address = any_address
         """Whether an address in digits is a name of this server: no DNS can point such a name elsewhere."""
@@ -50,7 +55,7 @@ class Guard:
                 headers.setdefault("Content-Security-Policy", NOTHING_ALLOWED)
             await send(message)
 
-        refusal = self.refusal(scope["method"], scope["path"], Headers(scope=scope))
+        refusal = self.refusal(scope["method"], scope["path"], Headers(scope=scope)) or self._stranger(scope)
         answer: ASGIApp = self.app
         if refusal is not None:
             status, sentence = refusal
@@ -59,15 +64,27 @@ class Guard:
 
     def refusal(self, method: str, path: str, headers: Headers) -> tuple[int, str] | None:
         """The status and the reason, where a request is not answered."""
+        if len(path) > LONGEST_PATH:  # also of digits, of which Python reads 4,300
+            return 414, "The address is too long."
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._is_ours(host_name(hosts[0])):
             return 421, "This server does not answer to that Host name; --allow-host NAME adds one."
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != hosts[0].lower():
+        if origin is not None and origin.lower().partition("://")[2] != hosts[0].lower():
             return 403, "Requests from other sites are refused."
         opens_page = method == "GET" and path == "/" and headers.get("sec-fetch-mode") == "navigate"
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not opens_page:
             return 403, "Requests from other sites are refused."
+        return None
+
+    def _stranger(self, scope: Scope) -> tuple[int, str] | None:
+        """A refusal for who does not know the token, where there is one: in the address, or in the cookie that a page
+        opened by it was given."""
+        given = [value for name, value in parse_qsl(scope["query_string"].decode("latin-1")) if name == "token"]
+        cookies = cookie_parser(Headers(scope=scope).get("cookie", ""))
+        given.append(cookies.get(self.cookie, ""))
+        if self.token and not any(secrets.compare_digest(each.encode(), self.token.encode()) for each in given):
+            return 403, "Open the address that osp printed: it ends in a token."
         return None
 
     def _is_ours(self, name: str | None) -> bool:

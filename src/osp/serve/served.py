@@ -11,16 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from osp.data.decode import Unreadable, decode
+from osp.data.decode import Unreadable
+from osp.data.decode_pool import Decoder
 from osp.engine.data import Data, open_again
 from osp.errors import UserError, printable, user_path
+from osp.files import read_plain
 from osp.models import PhotoModel, Predictor, load
 from osp.models.gradcam import overlay
+from osp.models.model import group_name
 from osp.photos.folder import labels_of
 from osp.report.album import plain
 from osp.report.html import data_url
 from osp.runs.run import Run
 
+LARGEST_FILE = 256 << 20
+"""Bytes of a labeled photo that is shown."""
 THUMBNAIL = 224
 """Side of the labeled photos that are shown."""
 
@@ -28,7 +33,8 @@ THUMBNAIL = 224
 class FilePhotos:
     """The labeled photos of a fit, where they still are."""
 
-    def __init__(self, folder: Path, count: int) -> None:
+    def __init__(self, folder: Path, count: int, decode: Decoder) -> None:
+        self._decode = decode
         try:
             found = labels_of(folder)
         except UserError:  # a model that was saved from Python
@@ -43,7 +49,7 @@ class FilePhotos:
         """The photo as uint8 H×W×3; None where it is not to be had."""
         content = self._content(number)
         try:
-            return None if content is None else plain(decode(content, THUMBNAIL))
+            return None if content is None else plain(self._decode(content, THUMBNAIL))
         except Unreadable:
             return None
 
@@ -53,7 +59,7 @@ class FilePhotos:
             return None
         label = self._labels[number]
         try:
-            content = Path(label.file).read_bytes()
+            content = read_plain(Path(label.file), LARGEST_FILE, links=True)
         except (OSError, ValueError):
             return None
         return content if hashlib.blake2b(content, digest_size=16).hexdigest() == label.content else None
@@ -86,9 +92,10 @@ class Served:
         self.model = model
         self.names = [printable(name) for name in model.class_names]
         self.known, self.known_labels = model.labeled()
+        self._decode = Decoder()
         self.photos: FilePhotos | DataPhotos
         if isinstance(model, PhotoModel):
-            self.photos = FilePhotos(folder, len(self.known))
+            self.photos = FilePhotos(folder, len(self.known), self._decode)
         else:
             self.photos = DataPhotos(folder, model.labeled_rows())
 
@@ -96,7 +103,7 @@ class Served:
         self, content: bytes, accept: float, neighbors: int, explain: bool, most_pixels: int
     ) -> dict[str, Any]:
         """What the model says of a file in memory, as JSON; `Unreadable` with the reason where it is no image."""
-        pixels = decode(content, self.model.size, most_pixels)[None]
+        pixels = self._decode(content, self.model.size, most_pixels)[None]
         said = self.model.answer(pixels, accept)
         chances, score = said.probabilities[0].tolist(), float(said.ood_score[0])
         best = int(said.classes[0])
@@ -104,10 +111,12 @@ class Served:
         return {
             "class": self.names[best],
             "probability": round(chances[best], 6),
+            "sure": round(chances[best] if said.belongs is None else float(said.belongs[0]) * chances[best], 6),
             "probabilities": {name: round(p, 6) for name, p in zip(self.names, chances, strict=True)},
             "ood_score": round(score, 6),
             "threshold": round(said.threshold, 6) if math.isfinite(said.threshold) else None,
             "in": score <= said.threshold,
+            "group": group_name(0 if said.groups is None or score <= said.threshold else int(said.groups[0])) or None,
             "neighbors": self._nearest(self.model.comparable(said.features)[0], neighbors),
             "heatmap": None if heatmap is None else data_url(heatmap, "image/jpeg"),
         }
@@ -118,6 +127,10 @@ class Served:
             return jpeg(overlay(pixels[0], self.model.maps(pixels).maps[0]))
         except UserError:
             return None
+
+    def close(self) -> None:
+        """End the decoder's process."""
+        self._decode.close()
 
     def warm_up(self) -> None:
         """Have everything loaded before the first question."""

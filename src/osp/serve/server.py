@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import signal
 import socket
+import threading
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from osp.errors import UserError
+from osp.version import install
 
 OPEN_TO_OTHERS = (
     "Anybody who can reach this machine can use the model and look at the labeled photos: there is no password."
@@ -32,13 +36,7 @@ def serve(
     warn: Callable[[str], None] = print,
 ) -> None:
     """Answer questions about images by the model of a run, until interrupted."""
-    for package in ("starlette", "uvicorn"):
-        try:
-            import_module(package)
-        except ImportError:
-            raise UserError(f"osp serve needs the package {package}. Run: pip install 'osp[serve]'") from None
-    import uvicorn
-
+    check_packages("serve")
     from osp.serve.app import Limits, make_app
     from osp.serve.guard import LOCAL
     from osp.serve.served import open_served
@@ -50,29 +48,52 @@ def serve(
         served.warm_up()
         names = (*LOCAL, host, *allow_hosts, *(() if alone else (socket.gethostname(), socket.getfqdn())))
         app, close = make_app(served, Limits(most_bytes, most_pixels, waiting), names, any_address=not alone)
-        server = uvicorn.Server(
-            uvicorn.Config(
-                app,
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                lifespan="off",
-                ws="none",
-                limit_concurrency=CONNECTIONS,
-                timeout_graceful_shutdown=5,
-            )
-        )
         if not alone:
             warn(OPEN_TO_OTHERS)
-        shown = host if alone or host not in ("0.0.0.0", "::", "") else socket.gethostname()
-        say(f"Serving on http://{f'[{shown}]' if ':' in shown else shown}:{number}/   (Ctrl-C ends it)")
+        say(f"Serving on {address(host, number, alone)}   (Ctrl-C ends it)")
         try:
-            server.run(sockets=[door])
-        except KeyboardInterrupt:  # handed on by uvicorn once all is closed: here it is the way to end well
-            pass
+            run_app(app, door)
         finally:
             close()
     say("Stopped.")
+
+
+def check_packages(command: str) -> None:
+    """Refuse a command that needs a server where there is none."""
+    for package in ("starlette", "uvicorn"):
+        try:
+            import_module(package)
+        except ImportError:
+            raise UserError(f"osp {command} needs the package {package}. Run: {install('serve')}") from None
+
+
+def run_app(app: Any, door: socket.socket) -> None:
+    """Answer at this socket until Ctrl-C or SIGTERM."""
+    import uvicorn
+
+    from osp.serve.line import Timed
+
+    config = uvicorn.Config(
+        app,
+        http=Timed,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        ws="none",
+        limit_concurrency=CONNECTIONS,
+        timeout_graceful_shutdown=5,
+    )
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn sends it again once all is closed: we end well
+    with contextlib.suppress(KeyboardInterrupt):  # likewise
+        uvicorn.Server(config).run(sockets=[door])
+
+
+def address(host: str, number: int, alone: bool) -> str:
+    """Under which a browser finds it."""
+    shown = host if alone or host not in ("0.0.0.0", "::", "") else socket.gethostname()
+    return f"http://{f'[{shown}]' if ':' in shown else shown}:{number}/"
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -108,6 +108,28 @@ def test_links_and_devices_are_refused(tmp_path: Path, kind: bytes) -> None:
         load("shards", tmp_path)
 
 
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
+def test_a_name_of_gigabytes_is_not_read(tmp_path: Path, kind: bytes) -> None:
+    info = tarfile.TarInfo("long")
+    info.type, info.size = kind, 3 << 30
+    with open(tmp_path / "a.tar", "wb") as file:
+        file.write(info.tobuf())
+        file.truncate((3 << 30) + 10240)
+    with pytest.raises(UserError, match="a header of more than 1 MB"):
+        load("shards", tmp_path)
+
+
+def test_odd_notes_of_a_file_are_a_sentence(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+        info = tarfile.TarInfo("image.png")
+        info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0"}
+        content = png(pixels(1)[0])
+        info.size = len(content)
+        tar.addfile(info, io.BytesIO(content))
+    with pytest.raises(UserError, match=r"damaged or no tar file|sparse"):
+        load("shards", tmp_path)
+
+
 def test_names_that_lead_out_of_the_folder_write_nothing(tmp_path: Path) -> None:
     (tmp_path / "shards").mkdir()
     pack(tmp_path / "shards" / "a.tar", {"../../evil.png": png(pixels(1)[0]), "/evil.png": png(pixels(1)[0])})

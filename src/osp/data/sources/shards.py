@@ -8,6 +8,7 @@ unpacked, no name in a shard is used as a path, and links or devices in one are 
 
 from __future__ import annotations
 
+import io
 import os
 import tarfile
 import warnings
@@ -30,6 +31,8 @@ from osp.errors import UserError, first_few
 PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 LARGEST_FILE = 256 << 20
 """Bytes of an image file above which it is not read."""
+LARGEST_HEADER = 1 << 20
+"""Bytes of what a tar file says of one file in it, its name among them."""
 OPEN_FILES = 64
 LISTED = 100
 """Files that could not be read and are named; of the others only the number is kept."""
@@ -120,7 +123,7 @@ def _list(shard: File) -> tuple[list[str], list[tuple[int, int]]]:
 def members(shard: File) -> Iterator[tarfile.TarInfo]:
     """The files in a shard, from their headers alone."""
     try:
-        with open(shard.path, "rb") as raw, tarfile.open(fileobj=raw, mode="r:") as tar:
+        with _Headers(io.FileIO(shard.path)) as raw, tarfile.open(fileobj=raw, mode="r:") as tar:
             for member in tar:
                 tar.members = []  # type: ignore[attr-defined]  # else the headers of all files stay in memory
                 if member.isdir():
@@ -136,8 +139,17 @@ def members(shard: File) -> Iterator[tarfile.TarInfo]:
                         f"{shard.path} holds {member.name!r} of {member.size:,} bytes: no image to train on."
                     )
                 yield member
-    except (tarfile.TarError, EOFError) as error:
+    except (tarfile.TarError, EOFError, ValueError) as error:
         raise UserError(f"{shard.path} is damaged or no tar file: {error}. Fetch or pack it again.") from None
+
+
+class _Headers(io.BufferedReader):
+    """A shard of which only headers are read, so that a name of gigabytes is none."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or not 0 <= size <= LARGEST_HEADER:
+            raise tarfile.ReadError(f"a header of more than {LARGEST_HEADER >> 20} MB")
+        return super().read(size)
 
 
 class ShardImages(ByRow):
@@ -159,7 +171,7 @@ class ShardImages(ByRow):
     def _image(self, owner: int, row: int) -> np.ndarray:
         offset, length = (int(number) for number in self._places[row])
         try:
-            return decode(os.pread(self._file(owner), length, offset), self._size)
+            return decode(_read(self._file(owner), length, offset), self._size)
         except (OSError, Unreadable) as error:
             raise UserError(
                 f"{self._shards[owner].path}: the image at byte {offset} can no longer be read ({error}). Put the "
@@ -172,7 +184,7 @@ class ShardImages(ByRow):
             self._open.move_to_end(owner)
             return self._open[owner]
         shard = self._shards[owner]
-        file = os.open(shard.path, os.O_RDONLY)
+        file = os.open(shard.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         status = os.fstat(file)
         if (status.st_size, status.st_mtime_ns) != (shard.size, shard.modified):
             os.close(file)
@@ -187,6 +199,14 @@ class ShardImages(ByRow):
     def __del__(self) -> None:
         for file in getattr(self, "_open", {}).values():
             os.close(file)
+
+
+def _read(file: int, length: int, offset: int) -> bytes:
+    """Bytes from the middle of an open file."""
+    if hasattr(os, "pread"):
+        return os.pread(file, length, offset)
+    os.lseek(file, offset, os.SEEK_SET)  # Windows
+    return os.read(file, length)
 
 
 SOURCE = Source(

@@ -1,0 +1,211 @@
+"""Figures of docs/reproduction.md and docs/comparison.md come from `results/`: check that they do, or write them again.
+
+python scripts/check_results.py            (`make check-results`; exit code 1 if a figure has changed)
+python scripts/check_results.py --write    (write the tables of the page again, after new runs)
+
+A table of the page stands between two comments, below the command that prints its numbers in full:
+
+    osp bench control --datasets cifar100 --seeds 0-2 --store results --no-run --against supervised
+
+    <!-- table: accuracy, paper, auroc, gain accuracy -->
+    <!-- end -->
+
+Its rows are those of the command. A measure stands as mean ± standard deviation over seeds, `paper` is the number in
+the paper, `gain MEASURE` the mean difference to the row of `--against`, paired by seed, ± its standard error, with p of
+the one-sided sign-flip test. A command with several columns has them side by side, for one measure. In sentences, every
+number with a decimal point must stand in one of the tables or commands of the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from decimal import ROUND_HALF_UP, Decimal
+from functools import cache
+from pathlib import Path
+
+from osp.bench.numbers import Difference, Filled, Report, differences, fill
+from osp.bench.renderers import pipes
+from osp.bench.store import Store
+from osp.cli.bench.options import choice_of, tables_of
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "reproduction.md"
+TABLES = ROOT / "docs" / "comparison.md"
+"""Only its tables are compared: its sentences also speak of runs that are not stored."""
+BLOCK = re.compile(r"(?P<head>^<!-- table: (?P<columns>[^>]*) -->\n)(?P<table>.*?)(?P<end>^<!-- end -->$)", re.M | re.S)
+COMMAND = re.compile(r"^ {4}osp bench (?:[^\n]*\\\n)*[^\n]*", re.M)
+FIGURE = re.compile(r"\d+\.\d+")
+SHORT = {
+    "accuracy": "accuracy",
+    "val_accuracy": "on validation images",
+    "auroc": "AUROC",
+    "own_auroc": "by its own score",
+    "msp_auroc": "by softmax",
+    "purity": "ID among the kept",
+    "recall": "kept of the ID",
+    "angle": "angle",
+    "interclass_variance": "variance",
+}
+
+
+def parse(command: str) -> tuple[str, str | None, Report]:
+    """The numbers that a command shows: its name, the row of `--against`, the report."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("name")
+    for option in ("--methods", "--datasets", "--ratios", "--against", "--measure"):
+        parser.add_argument(option)
+    parser.add_argument("--store", required=True)
+    parser.add_argument("--scale", default="cpu")
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--no-run", action="store_true", required=True)
+    given = parser.parse_args(shlex.split(command.replace("\\\n", " "))[2:])
+    choice = choice_of(given.scale, given.seeds, given.methods, given.datasets, given.ratios, given.set)
+    return given.name, given.against, fill(stored(given.store), tables_of([given.name], choice)[0])
+
+
+@cache
+def stored(name: str = "results") -> Store:
+    return Store(ROOT / name)
+
+
+def table(command: str, columns: list[str]) -> str:
+    """As Markdown; rows without any run are left out."""
+    _, base, report = parse(command)
+    wide = len(report.table.columns) > 1
+    headings = list(report.table.columns) if wide else [heading(each, base) for each in columns]
+    rows = []
+    for row in report.table.rows:
+        if wide:
+            cells = [report.at(row, column) for column in report.table.columns]
+            texts = [beside(cell, columns) for cell in cells]
+        else:
+            cells = [report.at(row, report.table.columns[0])]
+            texts = [text_of(report, cells[0], base, each) for each in columns]
+        if any(cell.runs for cell in cells):
+            rows.append([row, *texts])
+    return pipes(["", *headings], rows) + "\n"
+
+
+def heading(column: str, base: str | None) -> str:
+    measure = column.removeprefix("gain ")
+    known = SHORT.get(measure, measure)
+    return f"{known}, gain over {base}" if column.startswith("gain ") else known
+
+
+def beside(cell: Filled, columns: list[str]) -> str:
+    """One measure of a cell and, where asked for, the paper's number."""
+    text = number_of(cell, columns[0])
+    return f"{text} (paper {cell.cell.paper})" if "paper" in columns and cell.cell.paper is not None else text
+
+
+def text_of(report: Report, cell: Filled, base: str | None, column: str) -> str:
+    if column == "paper":
+        return "-" if cell.cell.paper is None else str(cell.cell.paper)
+    if column == "seeds":
+        return str(len(cell.runs))
+    if not column.startswith("gain "):
+        return number_of(cell, column)
+    if base is None:
+        raise SystemExit(f"{PAGE.name}: the command above `{column}` has no --against.")
+    found = differences(replace(report, measure=column.removeprefix("gain ")), base)
+    return next((words(each) for each in found if (each.row, each.column) == (cell.cell.row, cell.cell.column)), "")
+
+
+def number_of(cell: Filled, measure: str) -> str:
+    mean, spread = cell.mean(measure), cell.deviation(measure)
+    if mean is None:
+        return cell.empty
+    digits = 2 if abs(mean) < 2 else 1
+    return str(rounded(mean, digits)) + (f" ± {rounded(spread, digits)}" if spread is not None else "")
+
+
+def words(gain: Difference) -> str:
+    """`+1.3 ± 0.5, p 0.03`."""
+    if gain.error is None:
+        return signed(gain.mean, 1)
+    digits = 1 if gain.error >= 0.15 else 2
+    p = f", p {gain.p:.{3 if gain.p < 0.01 else 2}f}" if gain.p is not None else ""
+    return f"{signed(gain.mean, digits)} ± {rounded(gain.error, digits)}{p}"
+
+
+def signed(number: float, digits: int) -> str:
+    """Rounded; no sign before 0."""
+    found = rounded(number, digits)
+    return f"{found:+}" if found else str(abs(found))
+
+
+def rounded(number: float, digits: int) -> Decimal:
+    """Half away from zero, as by hand: 45.15 is 45.2."""
+    return Decimal(str(round(number, 6))).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
+
+
+def written(text: str) -> str:
+    """The page with its tables written again."""
+
+    def again(block: re.Match[str]) -> str:
+        above = COMMAND.findall(text[: block.start()])
+        if not above:
+            raise SystemExit(f"{PAGE.name}: no command stands above the table {block['columns']!r}.")
+        columns = [each.strip() for each in block["columns"].split(",")]
+        return f"{block['head']}\n{table(above[-1].strip(), columns)}\n{block['end']}"
+
+    return BLOCK.sub(again, text)
+
+
+def figures(text: str) -> set[str]:
+    return set(FIGURE.findall(text))
+
+
+def sentences(text: str) -> str:
+    """What is neither a table of results nor a command, code or address."""
+    text = COMMAND.sub("", BLOCK.sub("", text))
+    text = re.sub(r"^```.*?^```$|^ {4}[^\n]*$", "", text, flags=re.M | re.S)
+    return re.sub(r"`[^`]*`|\]\([^)]*\)|https?://\S+", "", text)
+
+
+def sources(text: str) -> set[str]:
+    """The figures that sentences may have: those of tables and commands."""
+    return figures("\n".join([*(each["table"] for each in BLOCK.finditer(text)), *COMMAND.findall(text)]))
+
+
+def changed(page: str) -> Iterator[str]:
+    """Lines of tables that are not what `results/` say."""
+    fresh = written(page)
+    for old, new in zip(page.splitlines(), fresh.splitlines(), strict=False):
+        if old != new:
+            yield f"the page has\n  {old}\nand results/ have\n  {new}"
+    if len(page.splitlines()) != len(fresh.splitlines()):
+        yield "a table has other rows than results/"
+
+
+def wrong(page: str) -> Iterator[str]:
+    """Tables that have changed, and figures of sentences that stand in none."""
+    yield from changed(page)
+    known = sources(page)
+    for line in sentences(page).splitlines():
+        for figure in sorted(figures(line) - known):
+            yield f"{figure} stands in no table: {line.strip()}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write the tables of the page again")
+    if parser.parse_args().write:
+        for path in (PAGE, TABLES):
+            path.write_text(written(path.read_text("utf-8")), "utf-8")
+    page, tables = (path.read_text("utf-8") for path in (PAGE, TABLES))
+    found = [f"{PAGE.name}: {each}" for each in wrong(page)]
+    found += [f"{TABLES.name}: {each}" for each in changed(tables)]
+    print(*found, sep="\n", file=sys.stderr)
+    print(f"{len(BLOCK.findall(page + tables))} tables, {len(sources(page + tables))} figures: {len(found)} wrong")
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

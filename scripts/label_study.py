@@ -1,0 +1,175 @@
+"""How many answers does `osp label` need? A simulated person who answers truly, against labeling at random.
+
+python scripts/label_study.py SET.npz --known 4 [--start 0 5] [--draws 5] [--first 0] [--save curves.jsonl]
+python scripts/label_study.py --draw docs/images/label.png curves.jsonl
+python scripts/label_study.py --time 1000 20000
+
+SET.npz holds features `f` (n×D) and true classes `c` (n). In each draw some classes are known, the others unknown. An
+answer is one key, click or untick: wrong photos of a group are unticked one by one, a group less than half pure is
+refused. `rest`: known photos in their class and unknown ones rejected, in percent of those without a label; `all`:
+the same over the whole pile, labeled photos counted as right. Random: one photo per answer, the same guess.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+
+from osp.photos.asking import NONE, OPEN, Guess, Layout, guess, lay_out, next_question
+
+AT = (10, 20, 50, 100, 200)
+Curve = list[tuple[int, float, float]]
+
+
+def guess_of(layout: Layout, labels: np.ndarray) -> Guess:
+    """Classes without a label are not there yet."""
+    names = np.unique(labels[labels >= 0])
+    dense = labels.copy()
+    dense[labels >= 0] = np.searchsorted(names, labels[labels >= 0])
+    found = guess(layout, dense, len(names))
+    return Guess(names[found.classes], found.unknown, found.inside, found.sure) if len(names) else found
+
+
+def shares(labels: np.ndarray, found: Guess, truth: np.ndarray) -> tuple[float, float]:
+    right = np.where(found.inside, found.classes, NONE) == truth
+    rest = labels == OPEN
+    return 100 * float(right[rest].mean()) if rest.any() else 100.0, 100 * float((right | ~rest).mean())
+
+
+def person(layout: Layout, truth: np.ndarray, labels: np.ndarray, most: int) -> Curve:
+    """Answers the questions of `osp label`."""
+    found, shown, answers = guess_of(layout, labels), set[int](), 0
+    curve = [(0, *shares(labels, found, truth))]
+    while answers < most and (question := next_question(layout, found, labels, shown)) is not None:
+        values, counts = np.unique(truth[question.rows], return_counts=True)
+        answers += 1
+        if 2 * counts.max() >= len(question.rows):
+            same = question.rows[truth[question.rows] == values[counts.argmax()]]
+            answers += len(question.rows) - len(same)
+            labels[same] = truth[same]
+        shown.update(question.rows.tolist())
+        found = guess_of(layout, labels)
+        curve.append((answers, *shares(labels, found, truth)))
+    return curve
+
+
+def at_random(layout: Layout, truth: np.ndarray, labels: np.ndarray, most: int, draws: np.random.Generator) -> Curve:
+    curve = [(0, *shares(labels, guess_of(layout, labels), truth))]
+    order = [row for row in draws.permutation(len(truth)) if labels[row] == OPEN]
+    for answers, row in enumerate(order[:most], 1):
+        labels[row] = truth[row]
+        if answers % 5 == 0:
+            curve.append((answers, *shares(labels, guess_of(layout, labels), truth)))
+    return curve
+
+
+def value(curve: Curve, answers: int, column: int) -> float:
+    return [each for each in curve if each[0] <= answers][-1][column]
+
+
+def study(given: argparse.Namespace, path: Path) -> None:
+    with np.load(path) as stored:
+        features, classes = stored["f"], stored["c"]
+    layout = lay_out(features)
+    for start in given.start:
+        for seed in range(given.first, given.first + given.draws):
+            draws = np.random.default_rng(seed)
+            known = np.sort(draws.permutation(classes.max() + 1)[: given.known])
+            truth = np.where(np.isin(classes, known), np.searchsorted(known, classes), NONE)
+            labels = np.full(len(truth), OPEN)
+            for number in range(given.known):
+                labels[draws.permutation(np.flatnonzero(truth == number))[:start]] = number
+            asked = person(layout, truth, labels.copy(), given.answers)
+            random = at_random(layout, truth, labels.copy(), given.answers, draws)
+            line = {"set": path.stem, "start": start, "seed": seed, "label": asked, "random": random}
+            with open(given.save, "a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+    print_table(given.save)
+
+
+def read(path: Path) -> dict[tuple[str, int], list[dict[str, Curve]]]:
+    found: dict[tuple[str, int], list[dict[str, Curve]]] = {}
+    for line in map(json.loads, path.read_text("utf-8").splitlines()):
+        found.setdefault((line["set"], line["start"]), []).append(line)
+    return found
+
+
+def print_table(path: Path) -> None:
+    print(f"| set, labels per class before | | {' | '.join(f'{n} answers' for n in AT)} |\n|---|---|{'---|' * len(AT)}")
+    for (name, start), draws in read(path).items():
+        for column, part in ((1, "rest"), (2, "all")):
+            for how in ("label", "random"):
+                means = [np.mean([value(draw[how], n, column) for draw in draws]) for n in AT]
+                cells = " | ".join(f"{mean:.1f}" for mean in means)
+                print(f"| {name}, {start} | {'osp label' if how == 'label' else 'at random'}, {part} | {cells} |")
+
+
+def draw(picture: Path, path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    found = read(path)
+    figure, axes = plt.subplots(1, len(found), figsize=(3.1 * len(found), 3.2), sharey=True, squeeze=False)
+    for axis, ((name, start), draws) in zip(axes[0], found.items(), strict=True):
+        steps = range(0, max(AT) + 1, 5)
+        for how, color, text in (("label", "#1f6391", "osp label"), ("random", "#a8480b", "one by one, at random")):
+            for column, line in ((1, "-"), (2, ":")):
+                means = [np.mean([value(each[how], n, column) for each in draws]) for n in steps]
+                axis.plot(steps, means, line, color=color, label=text if column == 1 else None)
+        axis.set_title(f"{name}, {'from nothing' if not start else f'{start} labels per class'}", fontsize=10)
+        axis.set_xlabel("answers")
+        axis.grid(alpha=0.3)
+    axes[0][0].set_ylabel("right, %")
+    axes[0][0].legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(picture, dpi=110)
+
+
+def times(sizes: list[int]) -> None:
+    """Seconds of the processor for one refit, and for laying the photos out, on random features of ten kinds."""
+    for size in sizes:
+        draws = np.random.default_rng(0)
+        kinds = draws.integers(0, 10, size)
+        features = (draws.normal(size=(10, 1280))[kinds] + draws.normal(size=(size, 1280))).astype(np.float16)
+        begin = time.process_time()
+        layout = lay_out(features)
+        laid = time.process_time() - begin
+        labels = np.full(size, OPEN)
+        labels[:300] = np.where(kinds[:300] < 6, kinds[:300], NONE)
+        spent = []
+        for _ in range(5):
+            begin = time.process_time()
+            found = guess(layout, labels, 6)
+            next_question(layout, found, labels, ())
+            spent.append(time.process_time() - begin)
+        print(f"{size:,} photos: laid out in {laid:.1f} s, an answer in {np.median(spent):.2f} s", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("set", type=Path, nargs="?")
+    parser.add_argument("--known", type=int, default=4)
+    parser.add_argument("--start", type=int, nargs="+", default=[0, 5])
+    parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--answers", type=int, default=200)
+    parser.add_argument("--save", type=Path, default=Path("curves.jsonl"))
+    parser.add_argument("--draw", type=Path)
+    parser.add_argument("--time", type=int, nargs="+")
+    given = parser.parse_args()
+    if given.time:
+        times(given.time)
+    elif given.draw is not None:
+        draw(given.draw, given.set)
+    else:
+        study(given, given.set)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Which images of a pile belong: the share of them that does, and the chance of each, from its OOD score alone.
+
+Held-out labels say how known images are scored, N(m1, s1); the pile is a mixture of those and of unknown ones:
+
+    g(s) = p N(s; m1, s1) + (1 - p) N(s; m0, s0)        p, m0 and s0 by expectation and maximization
+
+with a prior of p at one half, worth a twentieth of the pile: where known and unknown look alike, few labels say little
+about p. docs/photos-measured.md has the error of p.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from osp.evaluate.thresholds import known_share
+
+ROUNDS = 300
+PRIOR = 0.05
+POINTS = 256
+"""Quantiles that stand for the scores of a pile: the result is the same, and takes milliseconds."""
+DRAWS = 40
+"""Of the held-out images, with replacement, for the interval."""
+LEAST_SPREAD = 0.05
+
+
+@dataclass(frozen=True)
+class Belonging:
+    """The share of a pile that belongs to one of the classes, with an interval, and the two kinds of scores."""
+
+    share: float
+    low: float
+    high: float
+    """90 % of the fits to resampled held-out images lie between them, with the prior and without; the upper end is at
+    least what holds where unknown images look just like known ones."""
+    known: tuple[float, float]
+    """Mean and standard deviation of the scores of images that belong..."""
+    unknown: tuple[float, float]
+    """... and of the others."""
+
+    def chance(self, scores: np.ndarray) -> np.ndarray:
+        """That an image of this score belongs: p N1(s) / g(s), never rising with s."""
+        (m1, s1), (m0, s0) = self.known, self.unknown
+        bend = 1 / s1**2 - 1 / s0**2
+        if abs(bend) > 1e-9:  # normal distributions of different widths cross twice: beyond the turn nothing changes
+            turn = (m1 / s1**2 - m0 / s0**2) / bend
+            scores = np.maximum(scores, turn) if bend > 0 else np.minimum(scores, turn)
+        odds = ((scores - m0) / s0) ** 2 / 2 - ((scores - m1) / s1) ** 2 / 2 + np.log(s0 / s1)
+        odds = odds + np.log(self.share / (1 - self.share))
+        return np.asarray(1 / (1 + np.exp(-np.clip(odds, -50, 50))))
+
+
+def fit_belonging(pile_scores: np.ndarray, id_scores: np.ndarray, id_weights: np.ndarray) -> Belonging | None:
+    """From scores of a pile and of held-out labels with their weights; None where either is too small to say."""
+    if len(pile_scores) < 10 or len(id_scores) < 4:
+        return None
+    points = np.quantile(pile_scores.astype(np.float64), (np.arange(POINTS) + 0.5) / POINTS)
+    rows = np.random.default_rng(0).integers(len(id_scores), size=(DRAWS, len(id_scores)))
+    rows = np.concatenate([np.arange(len(id_scores))[None], rows])  # all of them first, then draws for the interval
+    known = _normal(id_scores[rows].astype(np.float64), id_weights[rows])
+    shares, unknown = _mixed(points, *known, PRIOR)
+    free, _ = _mixed(points, *known, 0.0)
+    share, ends = float(shares[0]), [np.quantile(each[1:], (0.05, 0.95)) for each in (shares, free)]
+    low, high = min(each[0] for each in ends), max(each[1] for each in ends)
+    most = known_share(pile_scores, id_scores, id_weights)  # where the unknown look just like the known
+    low, high = min(float(low), share), max(float(high), most, share)
+    return Belonging(share, low, high, *((float(middle[0]), float(spread[0])) for middle, spread in (known, unknown)))
+
+
+def _normal(scores: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Weighted mean and standard deviation of each row."""
+    weights = weights / weights.sum(axis=1, keepdims=True)
+    middle = (weights * scores).sum(axis=1)
+    variance = (weights * (scores - middle[:, None]) ** 2).sum(axis=1) * scores.shape[1] / (scores.shape[1] - 1)
+    return middle, np.maximum(np.sqrt(variance), LEAST_SPREAD)
+
+
+def _mixed(
+    points: np.ndarray, means: np.ndarray, spreads: np.ndarray, prior: float
+) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
+    """For each known component the share that it has of the points, and mean and deviation of the other one."""
+
+    def density(middle: np.ndarray, spread: np.ndarray) -> np.ndarray:
+        scaled = (points - middle[:, None]) / spread[:, None]
+        return np.asarray(np.exp(-(scaled**2) / 2) / spread[:, None])
+
+    of_known, share = density(means, spreads), np.full(len(means), 0.5)
+    middle = np.full(len(means), np.quantile(points, 0.8))
+    spread = np.full(len(means), max(float(points.std()) / 2, LEAST_SPREAD))
+    for _ in range(ROUNDS):
+        first, other = share[:, None] * of_known, (1 - share)[:, None] * density(middle, spread)
+        belongs = first / np.maximum(first + other, 1e-300)
+        share = (belongs.mean(axis=1) + prior / 2) / (1 + prior)
+        rest = np.maximum(1 - belongs, 1e-12)
+        rest /= rest.sum(axis=1, keepdims=True)
+        middle = rest @ points
+        variance = (rest * (points - middle[:, None]) ** 2).sum(axis=1)
+        spread = np.maximum(np.sqrt(variance), LEAST_SPREAD)
+    return share, (middle, spread)

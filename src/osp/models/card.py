@@ -1,0 +1,71 @@
+"""The model card beside an exported file: what the model is for, how good it was found to be, and its limits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from osp.errors import printable
+
+NUMBERS = {
+    "accuracy": "accuracy (%)",
+    "auroc": "AUROC, known against unknown (%)",
+    "fpr95": "unknown images accepted where 95 % of the known are (%)",
+    "ece": "calibration error (%)",
+}
+"""Fields of result.json that a card shows, and their names there."""
+ASKED = ("method", "dataset", "data_variant", "labels_per_class", "ood_ratio", "scale", "steps", "seed", "classes")
+
+
+def beside(path: Path) -> Path:
+    """The card of an exported file."""
+    return path.with_name(f"{path.name}.md")
+
+
+def model_card(name: str, facts: Mapping[str, str], result: Mapping[str, Any]) -> str:
+    """Markdown, from what the file says of itself and what its run found; numbers that nobody measured are left out."""
+    classes = ", ".join(_code(each) for each in json.loads(facts["class_names"]))
+    held_out = (result.get("estimates") or {}).get(result.get("kept"))  # of a fit: by cross-validation
+    found = held_out or result
+    numbers = [f"| {text} | {found[key]:.1f} |" for key, text in NUMBERS.items() if isinstance(found.get(key), float)]
+    made = [f"| {key} | {_code(result[key])} |" for key in ASKED if result.get(key) not in (None, "", {}, [])]
+    warned = [f"- {printable(each)}" for each in result.get("warnings") or []]
+    return "\n".join(
+        [
+            f"# {_code(name)}",
+            "",
+            f"Says which class an image shows, and whether it belongs to none of them. Written by {facts['producer']}.",
+            "",
+            f"- **Classes**: {classes}",
+            f"- **Input** `images`: {facts['input']}. {facts['preprocessing'].capitalize()}.",
+            f"- **Output** `probabilities`, and `ood_score` ({facts['score']}; {facts['score_direction']}). An image "
+            f"above {float(facts['threshold']):.4g} looks unknown.",
+            f"- **Backbone**: {_code(facts['backbone'])}. **License** of its weights: {printable(facts['license'])}.",
+            "",
+            "## How good it is",
+            "",
+            *(
+                [f"| {'by cross-validation' if held_out else 'on test images of its run'} | |", "|---|---|", *numbers]
+                if numbers
+                else ["Nothing was measured."]
+            ),
+            *warned,
+            "",
+            "## How it was made",
+            "",
+            *(["| | |", "|---|---|", *made] if made else ["Nothing is known of it."]),
+            "",
+            "## Limits",
+            "",
+            "It has seen few labels and knows no class but these. Numbers hold for images like those of its run:",
+            "another camera, place or year may lower them. Kinds of unknown images that its pool did not hold are",
+            "found less often. Look at samples before it decides anything that matters to somebody.",
+            "",
+        ]
+    )
+
+
+def _code(value: object) -> str:
+    return f"`{printable(value).replace('`', chr(39))}`"

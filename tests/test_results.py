@@ -1,0 +1,67 @@
+"""docs/reproduction.md says what the runs in `results/` say."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = """Text.
+
+    osp bench table4 --datasets digits --seeds 0-7 --scale demo --set labels_per_class=5 \\
+        --store results --no-run --against "control with alpha 0"
+
+<!-- table: seeds, accuracy, gain accuracy -->
+<!-- end -->
+"""
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("check_results", ROOT / "scripts" / "check_results.py")
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = found  # dataclasses look their module up
+    spec.loader.exec_module(found)
+    return found
+
+
+def test_every_figure_comes_from_the_results(script: ModuleType) -> None:
+    page = (ROOT / "docs" / "reproduction.md").read_text("utf-8")
+    assert script.BLOCK.search(page)
+    assert not list(script.wrong(page))
+    assert not list(script.changed((ROOT / "docs" / "comparison.md").read_text("utf-8")))
+    assert len(page.splitlines()) <= 150
+
+
+def test_a_table_is_written_from_its_command(script: ModuleType) -> None:
+    written = script.written(PAGE)
+    rows = {line.split(" | ")[0]: line for line in written.splitlines() if line.startswith("| ")}
+    report = script.parse(script.COMMAND.findall(PAGE)[0].strip())[2]
+    accuracies = {row: report.at(row, "digits").values("accuracy") for row in report.table.rows}
+    osp, control = accuracies["both with AOM (OSP)"], accuracies["control with alpha 0"]
+    mean = sum(osp.values()) / len(osp)
+    gain = sum(osp[seed] - control[seed] for seed in range(8)) / 8
+    assert f"| 8 | {mean:.1f} ± " in rows["| both with AOM (OSP)"]
+    assert f"| {gain:+.1f} ± " in rows["| both with AOM (OSP)"]
+    assert rows["| control with alpha 0"].endswith("|  |")
+
+
+def test_a_changed_figure_is_found(script: ModuleType) -> None:
+    page = script.written(PAGE)
+    right = next(figure for figure in sorted(script.sources(page)) if figure.startswith("9"))
+    assert not list(script.wrong(f"{page}It has {right} %, see `x=0.123`."))
+    assert "stands in no table" in next(script.wrong(f"{page}It has 12.3 %."))
+    assert "results/ have" in next(script.wrong(page.replace(f"| {right}", "| 12.3")))
+    lines = page.splitlines()
+    assert list(script.wrong("\n".join(lines[:-3] + lines[-2:]) + "\n"))
+
+
+@pytest.mark.parametrize(("number", "digits", "text"), [(45.15, 1, "+45.2"), (-0.04, 1, "0.0"), (-0.25, 1, "-0.3")])
+def test_numbers_are_rounded_as_by_hand(script: ModuleType, number: float, digits: int, text: str) -> None:
+    assert script.signed(number, digits) == text
