@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,10 @@ def _joined(number: int, port: int, function: Callable[..., None], arguments: tu
     os.environ |= {"LOCAL_RANK": str(number), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     with distributed.joined():
         function(*arguments)
+    # As `osp` itself ends such a process: a thread of gloo or autograd may end an interpreter that goes down by SIGABRT.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def wait_for(both: Any) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor
-from torch.multiprocessing.spawn import spawn
 
+from helpers.pairs import in_two, wait_for
+from osp import distributed
 from osp.parts.draws import beta, rand, randn
 
 
@@ -20,15 +20,13 @@ def draw(rows: int) -> list[Tensor]:
     return [rand((rows, 3), seeded()), randn((rows, 2), seeded()), beta(rows, 0.75, seeded())]
 
 
-def _worker(rank: int, folder: str) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    torch.save(draw(4), f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+def draw_share(folder: Path) -> None:
+    torch.save(draw(4), folder / f"{distributed.rank()}.pt")
 
 
 @pytest.mark.slow
 def test_two_processes_together_draw_what_one_draws(tmp_path: Path) -> None:
-    spawn(_worker, (str(tmp_path),), nprocs=2)  # type: ignore[no-untyped-call]
+    wait_for(in_two(draw_share, tmp_path))
     shares = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
     for number, whole in enumerate(draw(8)):
         assert torch.equal(shares[0][number], whole[0::2])

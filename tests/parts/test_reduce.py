@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch.multiprocessing.spawn import spawn
 
+from helpers.pairs import in_two, wait_for
+from osp import distributed
 from osp.parts.reduce import batch_mean, masked_mean
 
 
@@ -87,26 +86,19 @@ def curved_gradient(inputs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor
     return weights.grad
 
 
-def process(rank: int, port: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+def gradients_of_a_share(folder: Path) -> None:
+    rank = distributed.rank()
     inputs, mask, weights = problem()
     own = gradient(inputs[rank::2], mask[rank::2], weights)
     one_sided = gradient(inputs[rank::2], mask[rank::2] & (rank == 0), weights)
     nobody = gradient(inputs[rank::2], mask[rank::2] & False, weights)
     partly = [gradient(inputs[rank::2], mask[rank::2], weights, least) for least in LEAST]
-    torch.save(
-        [own, one_sided, nobody, curved_gradient(inputs[rank::2], weights), *partly], Path(folder) / f"{rank}.pt"
-    )
-    dist.destroy_process_group()
+    torch.save([own, one_sided, nobody, curved_gradient(inputs[rank::2], weights), *partly], folder / f"{rank}.pt")
 
 
 @pytest.mark.slow
 def test_averaged_gradients_of_two_processes_are_those_of_one(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    spawn(process, (port, str(tmp_path)), nprocs=2)  # type: ignore[no-untyped-call]
+    wait_for(in_two(gradients_of_a_share, tmp_path))
     found = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
     average = [(left + right) / 2 for left, right in zip(*found, strict=True)]
     inputs, mask, weights = problem()
