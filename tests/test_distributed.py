@@ -15,7 +15,7 @@ from torch import nn
 from helpers.pairs import free_port, in_two, wait_for
 from osp import distributed
 from osp.distributed import average_gradients, gathered, gathered_blocks, rank, summed, summed_with_gradient, world
-from osp.engine.passes import POOL_BATCH, map_images
+from osp.engine.passes import POOL_BATCH, Passes
 from osp.engine.records import Tally
 from osp.errors import UserError
 from osp.parts.draws import permutation
@@ -148,7 +148,7 @@ def check_passes() -> None:
             looked.append(len(images))
             return images * 2, images > 5
 
-        doubled, large = map_images(look, nn.Identity(), Numbers(), np.arange(size))  # type: ignore[arg-type]
+        doubled, large = Passes(nn.Identity(), Numbers()).map(look, np.arange(size))  # type: ignore[arg-type]
         assert torch.equal(doubled, 2 * torch.arange(size).float())
         assert torch.equal(large, torch.arange(size) > 5)
         assert summed(torch.tensor(sum(looked))).item() == size

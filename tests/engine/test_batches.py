@@ -15,7 +15,7 @@ from osp.data.split import Split
 from osp.data.view_source import FeatureViews, PixelViews, ViewSource
 from osp.data.views import Augmenter
 from osp.engine.batches import Feed
-from osp.engine.passes import FeedPool, map_images
+from osp.engine.passes import FeedPool, Passes
 from osp.methods import StreamSpec
 from osp.methods.base import Stage, Step, Task
 from osp.methods.fixmatch import FixMatch
@@ -102,11 +102,11 @@ def test_each_process_has_its_slice_of_the_global_batch(source: type[ViewSource]
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_pass_gives_the_plain_views_in_row_order(source: type[ViewSource]) -> None:
     feed = feed_of(source())
-    pool = FeedPool(torch.nn.Identity(), feed, 0, None)
+    pool = FeedPool(Passes(torch.nn.Identity(), feed), 0)
     rows = torch.tensor([5, 1, 30])
     (found,) = pool.map(lambda images: images.flatten(1), "unlabeled", rows)
     assert torch.equal(found, feed.views.plain(LABELED + rows.numpy()).flatten(1))
-    (nothing,) = map_images(lambda images: images.flatten(1), torch.nn.Identity(), feed, np.empty(0, np.int64))
+    (nothing,) = Passes(torch.nn.Identity(), feed).map(lambda images: images.flatten(1), np.empty(0, np.int64))
     assert nothing.shape == (0, found.shape[1])
 
 
@@ -127,7 +127,7 @@ def test_an_empty_part_and_a_batch_that_cannot_be_shared_are_told() -> None:
 
 def test_restrictions_of_streams_survive_a_checkpoint() -> None:
     feed, other = feed_of(pixels()), feed_of(pixels())
-    FeedPool(torch.nn.Identity(), feed, 5, None).restrict("unlabeled", torch.tensor([3, 4]))
+    FeedPool(Passes(torch.nn.Identity(), feed), 5).restrict("unlabeled", torch.tensor([3, 4]))
     assert set(feed.batch(step_at(6))["unlabeled"].rows.tolist()) == {3, 4}
     other.load_state(feed.state())
     for index in (4, 6):
@@ -150,7 +150,7 @@ def test_a_method_trains_on_stored_features_through_the_adapter() -> None:
         optimizer.zero_grad()
         torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    (logits,) = map_images(network, method, feed, feed.index["unlabeled"])
+    (logits,) = Passes(method, feed).map(network, feed.index["unlabeled"])
     truth = torch.from_numpy(feed.index["unlabeled"] % 3)
     assert (logits.argmax(dim=1) == truth).float().mean() > 0.8  # 0.98 or more over four seeds; chance is a third
     assert F.cross_entropy(logits, truth) < 1.0

@@ -15,7 +15,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from osp.engine.progress import Live, Plain, Silent, Speed, display_for_terminal, dot_of, shown
+from osp.engine.progress import Display, Live, Plain, Speed, display_for_terminal, dot_of, shown
 
 TERMS = {f"a_long_name_of_a_term_{number}": 0.123456 for number in range(12)}
 WIDTHS = [60, 80, 120, 200]
@@ -176,7 +176,7 @@ def test_plain_lines_say_how_long_loading_still_takes(
 
 def test_nothing_is_shown_where_nobody_wants_it(capsys: pytest.CaptureFixture[str]) -> None:
     with shown(progress=False) as display:
-        assert type(display) is Silent
+        assert type(display) is Display
         display.loading(1, 2, "x")
         display.say("x")
     assert capsys.readouterr() == ("", "")

@@ -22,7 +22,6 @@ from torch import nn
 import osp.engine.state as state_module
 from helpers.runs import Recorder, Stopper, run, weights
 from osp import Recipe, UserError
-from osp.engine.evaluation import Evaluation
 from osp.engine.loop import Loop
 from osp.engine.signals import Interrupted
 from osp.methods import available
@@ -128,7 +127,7 @@ def test_a_run_that_breaks_off_before_its_result_is_written_is_taken_up(
         if final_model_written:
             patch.setattr(RunFolder, "write_result", broken)
         else:
-            patch.setattr(Evaluation, "save", broken)
+            patch.setattr(Loop, "save_model", broken)
             patch.setattr(Loop, "evaluate", lambda self, step: None)
         with pytest.raises(SystemError):
             run(recipe, tmp_path / "run")

@@ -17,7 +17,7 @@ from osp import Recipe, distributed
 from osp.engine.data import open_data
 from osp.engine.devices import open_fabric, process_settings
 from osp.engine.loop import Loop
-from osp.engine.progress import Silent
+from osp.engine.progress import Display
 from osp.engine.records import Records
 from osp.engine.train import build_loop
 from osp.recipe import make_plan
@@ -72,7 +72,7 @@ def _joined(number: int, port: int, function: Callable[..., None], arguments: tu
     os.environ |= {"LOCAL_RANK": str(number), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     with distributed.joined():
         function(*arguments)
-    # As `osp` itself ends such a process: a thread of gloo or autograd may end an interpreter that goes down by SIGABRT.
+    # As `osp` itself ends such a process: a thread of gloo or autograd may end an interpreter that goes down.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
@@ -110,14 +110,13 @@ def loop_of(folder: Path, case: Case) -> Loop:
     with process_settings(plan):
         torch.set_num_threads(1)
         torch.manual_seed(1)
-        return build_loop(plan, open_data(plan), run, open_fabric(plan), Records(run, Silent()), Smooth())
+        return build_loop(plan, open_data(plan), run, open_fabric(plan), Records(run, Display()), Smooth())
 
 
 def state_of(loop: Loop) -> dict[str, Tensor]:
     """Weights, buffers, averaged weights and what the streams draw from."""
-    averaged = loop.averaged.average if loop.averaged is not None else []
     return {
         **{name: value.clone() for name, value in loop.method.state_dict().items()},
-        **{f"averaged {number}": value for number, value in enumerate(averaged)},
+        **{f"averaged {number}": value for number, value in enumerate(loop.averaged.average)},
         **{f"stream {name}": value for name, value in loop.feed.state().items()},
     }

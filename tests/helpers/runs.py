@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from osp import Recipe
+from osp.engine.progress import Display
 from osp.engine.train import train
 from osp.runs.checkpoint import load_checkpoint
 from osp.runs.folder import RunFolder
@@ -27,16 +27,11 @@ def run(recipe: Recipe, out: Path, **more: Any) -> Run:
         torch.set_num_threads(threads)
 
 
-class Recorder:
+class Recorder(Display):
     """A display that remembers what it was told."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
-
-    def begin(self, total: int, done: int) -> None: ...
-    def step(self, done: int, stage: str) -> None: ...
-    def values(self, done: int, stage: str, values: Mapping[str, float]) -> None: ...
-    def end(self) -> None: ...
 
     def say(self, text: str) -> None:
         self.said.append(text)

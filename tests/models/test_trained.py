@@ -13,6 +13,7 @@ from PIL import Image
 import osp
 from osp import Predictor, Recipe, Run, UserError
 from osp.data.split import Split
+from osp.engine.progress import Display
 from osp.engine.train import train
 from osp.runs.checkpoint import load_checkpoint, save_checkpoint
 
@@ -179,18 +180,12 @@ def test_weights_that_are_no_numbers_or_of_another_type_are_refused(run: Run, tm
 
 def test_an_unfinished_run_is_refused_with_what_to_do(tmp_path: Path) -> None:
     import signal
-    from collections.abc import Mapping
 
     from osp.engine.signals import Interrupted
 
-    class Stop:
-        def begin(self, total: int, done: int) -> None: ...
+    class Stop(Display):
         def step(self, done: int, stage: str) -> None:
             os.kill(os.getpid(), signal.SIGINT)
-
-        def values(self, done: int, stage: str, values: Mapping[str, float]) -> None: ...
-        def say(self, text: str) -> None: ...
-        def end(self) -> None: ...
 
     with pytest.raises(Interrupted):
         train(Recipe(scale="demo", steps=3, options={"batch": 8}), tmp_path / "run", display=Stop())

@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from osp import UserError
+from osp.engine.progress import Display
 from osp.engine.train import train
 from osp.recipe import Recipe
 from osp.runs.folder import RunFolder
@@ -238,16 +239,11 @@ def _photos_recipe(base: Path, steps: int) -> Recipe:
     return asked.changed(image_size=16, labels_per_class=2, threads=1, save_every=2, log_every=1, options={"batch": 2})
 
 
-class At:
+class At(Display):
     """A display that does something once, after a step."""
 
     def __init__(self, step: int, do: Callable[[], object]) -> None:
         self.when, self.do = step, do
-
-    def begin(self, total: int, done: int) -> None: ...
-    def values(self, done: int, stage: str, values: object) -> None: ...
-    def end(self) -> None: ...
-    def say(self, text: str) -> None: ...
 
     def step(self, done: int, stage: str) -> None:
         if done == self.when:

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from osp.engine.progress import Display
 from osp.engine.train import train
 from osp.models import load as open_run
 from torture.trial import _largest
@@ -55,16 +56,11 @@ def predict(base: Path, count: int) -> str:
     return "" if done == count and grown < GROWTH else f"{done} predictions, {grown:.0f} MB more in the second half"
 
 
-class Watch:
+class Watch(Display):
     """A display that notes memory and open files on the way."""
 
     def __init__(self, every: int) -> None:
         self.every, self.seen = every, [(0, 0.0, 0)]
-
-    def begin(self, total: int, done: int) -> None: ...
-    def values(self, done: int, stage: str, values: object) -> None: ...
-    def end(self) -> None: ...
-    def say(self, text: str) -> None: ...
 
     def step(self, done: int, stage: str) -> None:
         if done % self.every == 0:

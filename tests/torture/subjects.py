@@ -24,6 +24,7 @@ import osp
 from osp import UserError
 from osp.bench.store import Store
 from osp.data.decode import Unreadable, decode
+from osp.engine.progress import Display
 from osp.engine.train import train
 from osp.evaluate.predictions import Predictions
 from osp.models.model import Prediction
@@ -182,13 +183,8 @@ def _kept(folder: Path, name: str, steps: int, stop: bool) -> Path:
     return kept
 
 
-class _Stop:
+class _Stop(Display):
     """A display that breaks a run off after its fifth step, between two checkpoints."""
-
-    def begin(self, total: int, done: int) -> None: ...
-    def values(self, done: int, stage: str, values: Any) -> None: ...
-    def end(self) -> None: ...
-    def say(self, text: str) -> None: ...
 
     def step(self, done: int, stage: str) -> None:
         if done == 5:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from osp.engine.data import random_data
 from osp.engine.devices import keep_freed_memory, open_fabric
 from osp.engine.loop import Loop
-from osp.engine.progress import Silent
+from osp.engine.progress import Display
 from osp.engine.records import Records
 from osp.engine.schedule import Timetable, refreshes
 from osp.engine.train import build_loop
@@ -76,7 +76,7 @@ class MethodStep:
         keep_freed_memory()
         data = random_data(case.shape, case.classes, case.pool, folder)
         run = RunFolder(folder / "run")
-        self.loop: Loop = build_loop(plan, data, run, open_fabric(plan), Records(run, Silent()), None)
+        self.loop: Loop = build_loop(plan, data, run, open_fabric(plan), Records(run, Display()), None)
         self.loop.method.train()
         starts = self.loop.timetable.starts
         for start in starts:

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from osp import scores
-from osp.engine.optim import AveragedWeights
-from osp.engine.passes import map_images
+from osp.data.view_source import ViewSource
+from osp.engine.passes import Passes
 from osp.errors import UserError
 from osp.evaluate.metrics import accuracy, detection, interclass_variance, mean_angle, partition_quality
 from osp.evaluate.predictions import POOL_SAMPLE, Group, PoolPredictions, Predictions
 from osp.evaluate.thresholds import thresholds
 from osp.methods.base import Method, Part
-from osp.models.trained import save_predictor
 from osp.plugins import is_file, plain_name
-from osp.recipe import Plan
 from osp.scores import PoolScore, Score
-
-if TYPE_CHECKING:
-    from osp.engine.batches import Feed
 
 POOL_REFERENCES = 8000
 """Images of the pool, evenly spread, that scores are fitted to at the end: the same number for a pool of any size."""
@@ -38,14 +30,8 @@ class Evaluation:
     labeled images, and some from a sample of the pool, when `fit` is called.
     """
 
-    def __init__(
-        self,
-        method: Method,
-        feed: Feed,
-        averaged: AveragedWeights | None,
-        autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
-    ) -> None:
-        self.method, self.feed, self.averaged, self.autocast = method, feed, averaged, autocast
+    def __init__(self, method: Method, passes: Passes) -> None:
+        self.method, self.passes, self.feed = method, passes, passes.feed
         if type(method).ood_score is not Method.ood_score:
             raise UserError(
                 f"method {method.name!r} overrides ood_score; give it a module instead, so that trained models need no "
@@ -55,19 +41,13 @@ class Evaluation:
         self.scores: dict[str, Score] = {method.own_score.name: method.own_score}
         for name in scores.available():
             if name not in self.scores:
-                self.scores[name] = scores.build(name, dim, classes).to(feed.device)
+                self.scores[name] = scores.build(name, dim, classes).to(self.feed.device)
         asked = method.options.score
         self.reported = method.own_score.name if asked == "own" else plain_name(asked)
         if is_file(asked):
             if self.reported in self.scores:
                 raise UserError(f"score {asked}: there is an OOD score {self.reported!r} already; rename the file.")
-            self.scores[self.reported] = scores.build(asked, dim, classes).to(feed.device)
-
-    @contextmanager
-    def reported_weights(self) -> Iterator[None]:
-        """Inside, the model is the one that is reported."""
-        with self.averaged.applied() if self.averaged is not None else nullcontext():
-            yield
+            self.scores[self.reported] = scores.build(asked, dim, classes).to(self.feed.device)
 
     def fit(self) -> None:
         """Fit the scores that are fitted to the labeled images and, where they ask it, to a sample of the pool."""
@@ -77,7 +57,7 @@ class Evaluation:
         self._fit(wanted, *self._encoded_rows("labeled"), self.feed.targets["labeled"], pool)
 
     def _fit(self, wanted: Sequence[Score], features: Tensor, logits: Tensor, labels: Tensor, pool: Tensor) -> None:
-        with self.reported_weights():
+        with self.passes.averaged.applied():
             for score in wanted:
                 if isinstance(score, PoolScore):
                     score.fit_pool(features, labels, pool)
@@ -88,24 +68,26 @@ class Evaluation:
         """Features and logits of all images of a part or of at most so many, evenly spread, where scores are fitted."""
         index = self.feed.index[part]
         chosen = index if most is None else index[sample_rows(len(index), most)]
-        features, logits = (each.to(self.feed.device) for each in self._map(self._encoded, chosen))
+        features, logits = (each.to(self.feed.device) for each in self.passes.map(self._encoded, chosen, ema=True))
         return features, logits
 
     def outputs(
         self,
         index: np.ndarray,
         targets: np.ndarray | None = None,
-        feed: Feed | None = None,
+        views: ViewSource | None = None,
         names: Sequence[str] | None = None,
     ) -> Group:
-        """Features, logits and scores (all, or these) of images by index, training images by default."""
+        """Features, logits and scores (all, or these) of images by index, training images unless `views` has others."""
         chosen = list(self.scores) if names is None else list(names)
 
         def everything(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             features, logits = self._encoded(images)
             return features, logits, self._scored(features, logits, chosen)
 
-        features, logits, values = (tensor.numpy() for tensor in self._map(everything, index, feed))
+        features, logits, values = (
+            tensor.numpy() for tensor in self.passes.map(everything, index, ema=True, views=views)
+        )
         check_finite(logits, values)
         return Group(index, logits, {name: values[:, k] for k, name in enumerate(chosen)}, features, targets)
 
@@ -118,7 +100,7 @@ class Evaluation:
             confidence, predicted = logits.softmax(dim=1).max(dim=1)
             return self._scored(features, logits, chosen), confidence, predicted
 
-        values, confidence, predicted = (tensor.numpy() for tensor in self._map(brief, index))
+        values, confidence, predicted = (tensor.numpy() for tensor in self.passes.map(brief, index, ema=True))
         check_finite(values)
         rows = sample_rows(len(index))
         sampled = self.outputs(index[rows], names=[])
@@ -139,19 +121,6 @@ class Evaluation:
         known = groups["validation"] if len(groups["validation"]) else groups["labeled"]
         return Predictions(self.reported, thresholds(known.scores), groups, pool)
 
-    def save(
-        self,
-        path: Path,
-        known: Mapping[str, np.ndarray],
-        plan: Plan,
-        class_names: Sequence[str],
-        mean: Sequence[float],
-        std: Sequence[float],
-    ) -> None:
-        """Write the reported model; `known` are the scores of images known to be ID."""
-        with self.reported_weights():
-            save_predictor(path, self.method, self.scores, self.reported, known, plan, class_names, mean, std)
-
     def validate(self, truth: np.ndarray | None) -> tuple[dict[str, float | None], Group]:
         """Numbers of one evaluation during training; `truth`, which pool images are OOD, is for the metrics alone."""
         score, known = self.scores[self.reported], truth is not None and truth.any() and not truth.all()
@@ -168,7 +137,7 @@ class Evaluation:
         line["interclass_variance"] = interclass_variance(validation.features, targets)
         if known:
             assert truth is not None
-            with self.reported_weights(), torch.no_grad():
+            with self.passes.averaged.applied(), torch.no_grad():
                 scores = self._scored(features, logits, [self.reported])[:, 0].cpu().numpy()
             is_ood = truth[rows]
             check_finite(scores)
@@ -187,12 +156,6 @@ class Evaluation:
         with torch.autocast(features.device.type, enabled=False):
             columns = [self.scores[name](features, logits, self.method.net.classifier).float() for name in names]
         return torch.stack(columns, dim=1) if columns else features.new_empty(len(features), 0)
-
-    def _map(
-        self, function: Callable[[Tensor], tuple[Tensor, ...]], index: np.ndarray, feed: Feed | None = None
-    ) -> tuple[Tensor, ...]:
-        with self.reported_weights():
-            return map_images(function, self.method, feed or self.feed, index, self.autocast)
 
 
 def sample_rows(size: int, most: int = POOL_SAMPLE) -> np.ndarray:

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from osp import distributed
-from osp.engine.batches import Feed
-from osp.engine.data import Data, normalization, pixel_views
+from osp.engine.data import Data, pixel_views
 from osp.engine.loop import Loop
 from osp.evaluate.predictions import Predictions
 from osp.evaluate.result import measure
@@ -31,8 +30,7 @@ def finish(loop: Loop, data: Data) -> tuple[dict[str, Any], Predictions]:
 def write_all(loop: Loop, data: Data, predictions: Predictions, started: float) -> dict[str, Any]:
     """The files of a finished run; the result."""
     known = predictions.groups["validation"] if len(predictions.groups["validation"]) else predictions.groups["labeled"]
-    moments = normalization(loop.plan, data)
-    loop.evaluation.save(loop.folder.model, known.scores, loop.plan, data.class_names, *moments)
+    loop.save_model(loop.folder.model, known.scores, data)
     write_arrays(loop.folder.predictions, predictions.arrays())
     for name, arrays in loop.method.artifacts().items():
         path = loop.folder.path / f"{name}.npz"
@@ -66,18 +64,16 @@ def predict_everything(loop: Loop, data: Data) -> Predictions:
     """One look at all images with the reported weights: the only time test images are seen."""
     split, evaluation = data.split, loop.evaluation
     evaluation.fit()
-    views = pixel_views(data.test, data, loop.plan, loop.feed.device)
-    test_feed = Feed(views, split, loop.plan.seed, loop.feed.device)
+    tested = pixel_views(data.test, data, loop.plan, loop.feed.device)
     groups = {
-        "test": evaluation.outputs(split.test, split.test_targets, test_feed),
-        "test_ood": evaluation.outputs(split.test_ood, None, test_feed),
+        "test": evaluation.outputs(split.test, split.test_targets, tested),
+        "test_ood": evaluation.outputs(split.test_ood, None, tested),
         "validation": evaluation.outputs(split.val, split.val_targets),
         "labeled": evaluation.outputs(split.labeled, split.labeled_targets),
     }
     for name, images in data.other_ood.items():
         views = pixel_views(images, data, loop.plan, loop.feed.device)
-        other_feed = Feed(views, split, loop.plan.seed, loop.feed.device)
-        groups[f"ood:{name}"] = evaluation.outputs(np.arange(len(images)), None, other_feed)
+        groups[f"ood:{name}"] = evaluation.outputs(np.arange(len(images)), None, views)
     return evaluation.predictions(groups, evaluation.pool())
 
 
@@ -108,7 +104,7 @@ IDLE = 1e-3
 
 def idle_warnings(loop: Loop) -> list[str]:
     """A mechanism that hardly ever acted, or was never reported, is named."""
-    means = {name: float(total) / loop.at.activity.counts[name] for name, total in loop.at.activity.sums.items()}
+    means = {name: float(total) / loop.activity.counts[name] for name, total in loop.activity.sums.items()}
     return [
         f"{loop.method.name}: {name} was {means.get(name, 0):.2g} on average; the method's mechanism was idle"
         for name in loop.method.mechanism

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,18 +15,20 @@ from torch import Tensor, nn
 
 from osp.distributed import Everywhere, any_rank, average_gradients, first, meet, rank, world
 from osp.engine.batches import Feed
+from osp.engine.data import Data, normalization
 from osp.engine.evaluation import Evaluation, NotFinite
-from osp.engine.failure import FirstFailure, keep_batch
 from osp.engine.memory import check_step
 from osp.engine.optim import AveragedWeights, build_optimizer, load_optimizer_tensors, main_parameters
-from osp.engine.passes import FeedPool
-from osp.engine.records import Records
+from osp.engine.passes import FeedPool, Passes
+from osp.engine.records import Records, Tally
 from osp.engine.schedule import Timetable, refreshes
 from osp.engine.signals import Interrupted, stop_signals
 from osp.engine.state import Checkpoints, Standing, has_checkpoint
 from osp.errors import UserError
 from osp.evaluate.metrics import partition_quality
+from osp.files import write_arrays
 from osp.methods.base import Batch, ExtraOptimizer, Method, Stage, Step
+from osp.models.trained import save_predictor
 from osp.nets import BATCH_NORMS, StepDropout
 from osp.randomness import key_to_seed
 from osp.recipe import Plan
@@ -45,27 +49,27 @@ class Loop:
         method: Method,
         fresh_method: Callable[[str], Method],
         feed: Feed,
-        truth: np.ndarray | None,
+        data: Data | None,
         folder: RunFolder,
         fabric: Fabric,
         records: Records,
-        save_best: Callable[[dict[str, np.ndarray]], None] | None = None,
     ) -> None:
         self.plan, self.method, self.fresh_method, self.feed = plan, method, fresh_method, feed
-        self.truth = truth  # which unlabeled images are OOD, where that is known: for metrics only
+        self.data = data
         self.folder, self.fabric, self.records = folder, fabric, records
-        self.save_best = save_best
         self.timetable = Timetable.make(method.stages(), plan.steps, plan.seed, rank(), world())
         self.dropouts = [module for module in method.modules() if isinstance(module, StepDropout)]
         for stage in self.timetable.stages:  # what no stream can draw from is refused before anything is written
             feed.open_streams(method.streams(stage), world())
         check_step(method, [method.streams(stage) for stage in self.timetable.stages], fabric.device)
-        ema = method.options.ema
-        self.averaged = AveragedWeights(method, ema) if ema else None
-        self.evaluation = Evaluation(method, feed, self.averaged, fabric.autocast)
-        self.at = Standing()
+        self.averaged = AveragedWeights(method, method.options.ema or None)
+        self.passes = Passes(method, feed, self.averaged, fabric.autocast)
+        self.evaluation = Evaluation(method, self.passes)
+        self.at = Standing(done=0, images_seen=0, seconds=0.0, best=-1.0, warnings=[])
+        self.tally = Tally()  # since the last line of the log
+        self.activity = Tally()  # of the method's mechanism, over the whole run
         self.extra = self.extra_optimizers()
-        self.failure = FirstFailure()
+        self.first_bad = torch.tensor(-1, device=fabric.device)  # the first step whose loss was not finite
         self.checkpoints = Checkpoints(self)
 
     def run(self) -> None:
@@ -104,13 +108,18 @@ class Loop:
             self.checkpoints.rescue()
             raise
         finally:
-            self.records.close()
+            self.records.display.end()
 
     def count_seconds(self, since: float) -> float:
         """Add the time since then to that of the run; what time it is now."""
         now = time.monotonic()
         self.at.seconds += now - since
         return now
+
+    @property
+    def truth(self) -> np.ndarray | None:
+        """Which unlabeled images are OOD, where that is known: for metrics only."""
+        return None if self.data is None else self.data.truth
 
     # One step
 
@@ -152,17 +161,17 @@ class Loop:
             group["lr"] = rate
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        if self.averaged is not None:
-            self.averaged.update()
-        self.failure.note(total, step)
-        self.at.tally.add({"loss": total.detach(), **{name: term.detach() for name, term in terms.items()}})
+        self.averaged.update()
+        bad = (self.first_bad < 0) & ~total.detach().isfinite()
+        self.first_bad = torch.where(bad, step.index, self.first_bad)
+        self.tally.add({"loss": total.detach(), **{name: term.detach() for name, term in terms.items()}})
         self.take_logged()
 
     def take_logged(self) -> None:
         """Add what the method noted since the last time; nothing is read from the device here."""
         logged, self.method.logged = self.method.logged, {}
-        self.at.tally.add(logged)
-        self.at.activity.add({name: logged[name] for name in self.method.mechanism if name in logged})
+        self.tally.add(logged)
+        self.activity.add({name: logged[name] for name in self.method.mechanism if name in logged})
 
     # Stages and hooks
 
@@ -207,8 +216,7 @@ class Loop:
         if step.stage.fresh and step.stage_index > 0:
             restart_weights(self.method, self.fresh_method(f"stage {step.stage_index}"))
             self.extra = self.extra_optimizers()
-            if self.averaged is not None:
-                self.averaged.restart()
+            self.averaged.restart()
         self.hook(self.method.begin_stage, step)
 
     def refresh(self, step: Step) -> None:
@@ -221,13 +229,12 @@ class Loop:
     def hook(self, function: Callable[[Step, Any], None], step: Step) -> None:
         """Run a hook of the method with a pool to pass over."""
         self.checkpoints.changing()
-        pool = FeedPool(self.method, self.feed, self.at.done, self.averaged, self.fabric.autocast)
+        pool = FeedPool(self.passes, self.at.done)
         torch.manual_seed(key_to_seed(step.seed, step.index, function.__name__, step.rank))
         function(step, pool)
         for message in pool.messages:
-            self.records.say(f"step {self.at.done}: {message}")
-            if message not in self.at.warnings:
-                self.at.warnings.append(message)
+            self.records.display.say(f"step {self.at.done}: {message}")
+            self.at.warn(message)
         self.take_logged()
 
     # Numbers
@@ -242,13 +249,21 @@ class Loop:
         value = line["val_accuracy"]
         if value is not None and value > self.at.best:
             self.at.best = value
-            if self.save_best is not None and first():
-                self.save_best(validation.scores)
+            if self.data is not None and first():
+                self.save_model(self.folder.best, validation.scores, self.data)
+
+    def save_model(self, path: Path, known: Mapping[str, np.ndarray], data: Data) -> None:
+        """Write the reported model; `known` are the scores of images known to be ID."""
+        scores, moments = self.evaluation.scores, normalization(self.plan, data)
+        with self.averaged.applied():
+            save_predictor(
+                path, self.method, scores, self.evaluation.reported, known, self.plan, data.class_names, *moments
+            )
 
     def log(self, step: Step) -> None:
         """The only place where the loop waits for the device."""
-        self.at.tally.share()
-        values = self.at.tally.means()
+        self.tally.share()
+        values = self.tally.means()
         if not math.isfinite(values["loss"]):
             names = [name for name, value in values.items() if not math.isfinite(value)]
             raise self.failed(step, "The loss is no longer a number", names)
@@ -257,10 +272,10 @@ class Loop:
 
     def failed(self, step: Step, what: str, terms: list[str]) -> UserError:
         """What to say of numbers that are none; the batch of the first such step is kept to be looked at."""
-        began, kept = self.failure.step(), ""
-        if began is not None and self.timetable.step(began).stage_index == step.stage_index and first():
+        began, kept = int(self.first_bad), ""
+        if began >= 0 and self.timetable.step(began).stage_index == step.stage_index and first():
             kept = keep_batch(self.folder, self.feed.batch(self.timetable.step(began)), began, terms)
-        at = self.at.done if began is None else began + 1
+        at = self.at.done if began < 0 else began + 1
         named = f" ({', '.join(terms)})" if terms else ""
         stands = " The run stands at its last good checkpoint." if has_checkpoint(self.folder) else ""
         return Everywhere(f"{what} at step {at}{named}.{kept}{stands} {advice(step)}")
@@ -278,6 +293,21 @@ def restart_weights(method: Method, fresh: Method) -> None:
         if isinstance(module, BATCH_NORMS):
             for tensor, value in zip(module.buffers(recurse=False), initial.buffers(recurse=False), strict=True):
                 tensor.copy_(value)
+
+
+def keep_batch(folder: RunFolder, batch: Batch, step: int, terms: Sequence[str]) -> str:
+    """Write the batch of a failed step beside the run, and where it is; nothing where even that fails."""
+    arrays = {"step": np.array(step), "terms": np.array(list(terms))}
+    for name, sample in batch.items():
+        arrays[f"{name}/rows"] = sample.rows.cpu().numpy()
+        if sample.labels is not None:
+            arrays[f"{name}/labels"] = sample.labels.cpu().numpy()
+        for view, images in sample.views.items():
+            arrays[f"{name}/{view}"] = images.float().cpu().numpy()
+    with contextlib.suppress(UserError):
+        write_arrays(folder.failed_batch, arrays)
+        return f" Its batch is kept in {folder.failed_batch.name}."
+    return ""
 
 
 def advice(step: Step) -> str:

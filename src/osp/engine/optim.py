@@ -54,17 +54,17 @@ def main_parameters(method: Method) -> list[nn.Parameter]:
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The state of an optimizer by `number of the parameter/name`."""
-    found: dict[str, Tensor] = {}
-    for number, parameter in enumerate(_parameters(optimizer)):
-        for name, value in optimizer.state.get(parameter, {}).items():
-            if value is not None:
-                found[f"{number}/{name}"] = torch.as_tensor(value)
-    return found
+    return {
+        f"{number}/{name}": torch.as_tensor(value)
+        for number, state in optimizer.state_dict()["state"].items()
+        for name, value in state.items()
+        if value is not None
+    }
 
 
 def load_optimizer_tensors(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
     """The inverse of `optimizer_tensors`, keeping each parameter's memory layout."""
-    parameters = _parameters(optimizer)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for key, value in tensors.items():
         number, name = key.split("/")
         parameter = parameters[int(number)]
@@ -73,26 +73,24 @@ def load_optimizer_tensors(optimizer: torch.optim.Optimizer, tensors: dict[str, 
         optimizer.state[parameter][name] = value
 
 
-def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
 class AveragedWeights:
     """Exponential moving average of the parameters; buffers are the trained model's own.
 
     The decay rises from 0.1 to its value as (1 + t) / (10 + t), so that in a short run the average forgets the random
-    start instead of reporting it.
+    start instead of reporting it. Without a decay nothing is averaged, and the model is always as it was trained.
     """
 
-    def __init__(self, method: nn.Module, decay: float) -> None:
+    def __init__(self, method: nn.Module, decay: float | None) -> None:
         self.decay = decay
         self.updates = 0
-        named = [(name, parameter) for name, parameter in method.named_parameters() if parameter.requires_grad]
-        self._names, self._live = [name for name, _ in named], [parameter for _, parameter in named]
+        named = {} if decay is None else {name: each for name, each in method.named_parameters() if each.requires_grad}
+        self._names, self._live = list(named), list(named.values())
         self.average = [parameter.detach().clone() for parameter in self._live]
 
     @torch.no_grad()
     def update(self) -> None:
+        if self.decay is None:
+            return
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         torch._foreach_lerp_(self.average, [parameter.detach() for parameter in self._live], 1 - decay)
         self.updates += 1

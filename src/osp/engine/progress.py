@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -26,18 +25,8 @@ WINDOW = 60.0
 SHORTEST_BAR, LONGEST_BAR = 6, 40
 
 
-class Display(Protocol):
-    """What the loop tells while it runs."""
-
-    def begin(self, total: int, done: int) -> None: ...
-    def step(self, done: int, stage: str) -> None: ...
-    def values(self, done: int, stage: str, values: Mapping[str, float]) -> None: ...
-    def say(self, text: str) -> None: ...
-    def end(self) -> None: ...
-
-
-class Silent:
-    """Shows nothing."""
+class Display:
+    """What a run tells while it runs; this one shows nothing."""
 
     def begin(self, total: int, done: int) -> None: ...
     def step(self, done: int, stage: str) -> None: ...
@@ -87,7 +76,7 @@ class Speed:
         return (now - then) / (self.done - before) if self.done > before else self._pace
 
 
-class Live(Silent):
+class Live(Display):
     """A bar with steps, time left and validation accuracy; under it the latest losses of the present stage."""
 
     def __init__(self, console: Console) -> None:
@@ -162,7 +151,7 @@ class Live(Silent):
         yield from terms.render(console)
 
 
-class Plain(Silent):
+class Plain(Display):
     """Lines for logs and pipes."""
 
     def __init__(self) -> None:
@@ -205,20 +194,20 @@ class Plain(Silent):
 
 
 @contextmanager
-def shown(progress: bool = True) -> Iterator[Silent]:
+def shown(progress: bool = True) -> Iterator[Display]:
     """A display that fits standard error, with `loading` beside what the loop needs; ended whatever happens.
 
     with shown(progress) as display:
         engine.train(..., display=display, loading=display.loading)
     """
-    display = display_for_terminal() if progress else Silent()
+    display = display_for_terminal() if progress else Display()
     try:
         yield display
     finally:
         display.end()
 
 
-def display_for_terminal() -> Silent:
+def display_for_terminal() -> Display:
     """A live bar where standard error is a terminal, plain lines where it is a file or a pipe."""
     console = Console(stderr=True, markup=False, emoji=False, highlight=False)
     return Live(console) if console.is_terminal and not console.is_dumb_terminal else Plain()

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from osp.distributed import first, summed, world
-from osp.engine.progress import Display, Silent
-from osp.engine.trackers import Trackers
+from osp.engine.progress import Display
+from osp.engine.trackers import KINDS, QUIET, Tracker, named_in
+from osp.errors import first_line
 from osp.methods.base import Step
+from osp.recipe import Plan
+from osp.recipe.recipe import ONLINE
 from osp.runs.folder import RunFolder
 
 UNSEEN = ("lr", "images_seen")
@@ -22,8 +28,8 @@ class Records:
     """One place to which every number of a run goes. Of several processes the first one writes and speaks."""
 
     def __init__(self, folder: RunFolder, display: Display) -> None:
-        self.folder, self.display = folder, display if first() else Silent()
-        self.trackers = Trackers(self.display.say)
+        self.folder, self.display = folder, display if first() else Display()
+        self._trackers: dict[str, Tracker] = {}
 
     def write(self, step: Step, done: int, kind: str, values: Mapping[str, float | None]) -> None:
         if not first():
@@ -32,13 +38,44 @@ class Records:
         self.folder.append_metrics({"step": done, "kind": kind, "stage": step.stage.name, **finite})
         shown = {name: value for name, value in finite.items() if name not in UNSEEN}
         self.display.values(done, step.stage.name, shown)
-        self.trackers.write(done, kind, finite)
+        self._track(done, kind, finite)
 
-    def say(self, text: str) -> None:
-        self.display.say(text)
+    def write_result(self, done: int, result: Mapping[str, Any]) -> None:
+        """Give the trackers the numbers of a result."""
+        numbers = {k: float(v) for k, v in result.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+        self._track(done, "result", numbers)
 
-    def close(self) -> None:
-        self.display.end()
+    def _track(self, done: int, kind: str, values: Mapping[str, float]) -> None:
+        for name, tracker in list(self._trackers.items()):
+            with self._dropped(name):
+                tracker.write(done, {f"{kind}/{key}": value for key, value in values.items()})
+
+    @contextmanager
+    def tracked(self, plan: Plan) -> Iterator[None]:
+        """Inside, the plan's trackers get every number, in the first process alone; closed whatever happens."""
+        names = named_in(plan) if first() else []
+        for key, value in QUIET.items() if names else ():
+            os.environ.setdefault(key, value)
+        for name in names:
+            with self._dropped(name):
+                self._trackers[name] = KINDS[name.removesuffix(ONLINE)](plan, self.folder, name.endswith(ONLINE))
+        finished = False
+        try:
+            yield
+            finished = True
+        finally:
+            for name in list(self._trackers):
+                with self._dropped(name):
+                    self._trackers.pop(name).close(finished)
+
+    @contextmanager
+    def _dropped(self, name: str) -> Iterator[None]:
+        """A tracker that fails inside gets nothing more, and harms nothing."""
+        try:
+            yield
+        except Exception as error:  # of whatever kind: a training must not end by its observer
+            self._trackers.pop(name, None)
+            self.display.say(f"{name} gets no more numbers ({first_line(error)}); metrics.jsonl has them all.")
 
 
 class Tally:
@@ -48,7 +85,7 @@ class Tally:
         self.sums: dict[str, Tensor] = {}
         self.counts: dict[str, int] = {}
 
-    def add(self, values: dict[str, Tensor]) -> None:
+    def add(self, values: Mapping[str, Tensor]) -> None:
         for name, value in values.items():
             if name in self.sums:
                 self.sums[name] += value

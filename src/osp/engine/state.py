@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -14,7 +13,6 @@ from torch import Tensor
 
 from osp.distributed import first, world
 from osp.engine.optim import load_optimizer_tensors, optimizer_tensors
-from osp.engine.records import Tally
 from osp.errors import UserError
 from osp.recipe import explain
 from osp.runs.checkpoint import load_checkpoint, load_state, prefixed, save_checkpoint, unprefixed
@@ -25,30 +23,31 @@ if TYPE_CHECKING:
     from osp.runs.folder import RunFolder
 
 
-@dataclass
-class Standing:
-    """Where a run stands."""
+class Standing(BaseModel):
+    """Where a run stands: what the header of its checkpoint says first."""
 
-    done: int = 0
-    images_seen: int = 0
-    seconds: float = 0.0
-    best: float = -1.0
-    warnings: list[str] = field(default_factory=list)
-    tally: Tally = field(default_factory=Tally)
-    """Since the last line of the log."""
-    activity: Tally = field(default_factory=Tally)
-    """Of the method's mechanism, over the whole run."""
+    done: int = Field(ge=0, strict=True)
+    images_seen: int = Field(ge=0, le=2**62, strict=True)
+    seconds: float = Field(ge=0, allow_inf_nan=False)
+    best: float = Field(ge=-1, le=100, allow_inf_nan=False)
+    warnings: list[str]
 
-    def meta(self) -> dict[str, Any]:
-        return {
-            "done": self.done,
-            "images_seen": self.images_seen,
-            "seconds": self.seconds,
-            "best": self.best,
-            "warnings": self.warnings,
-            "tally": self.tally.counts,
-            "activity": self.activity.counts,
-        }
+    def warn(self, text: str) -> None:
+        """Add a warning of the result, once."""
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+
+class Header(Standing):
+    """What the header of a checkpoint must say."""
+
+    tally: dict[str, int]
+    activity: dict[str, int]
+    identity: str | None
+    versions: dict[str, str]
+    threads: int | None = Field(None, ge=1)
+    averaged_updates: int = Field(ge=0)
+    precision: dict[str, Any]
 
 
 CHECKPOINT_SECONDS = 60.0
@@ -95,8 +94,8 @@ def save_run(loop: Loop) -> None:
 
     Every process calls this, and the first one writes: they all have the same weights and the same state.
     """
-    loop.at.tally.share()
-    loop.at.activity.share()
+    loop.tally.share()
+    loop.activity.share()
     if not first():
         return
     tensors = prefixed("method", loop.method.state_dict())
@@ -105,16 +104,17 @@ def save_run(loop: Loop) -> None:
     tensors |= prefixed("optimizer", optimizer_tensors(loop.optimizer.optimizer))
     for name, optimizer in loop.extra.items():
         tensors |= prefixed(f"extra/{name}", optimizer_tensors(optimizer.optimizer))
-    if loop.averaged is not None:
-        tensors |= prefixed("averaged", {str(k): tensor for k, tensor in enumerate(loop.averaged.average)})
+    tensors |= prefixed("averaged", {str(k): tensor for k, tensor in enumerate(loop.averaged.average)})
     tensors |= prefixed("streams", loop.feed.state())
-    tensors |= prefixed("tally", loop.at.tally.sums) | prefixed("activity", loop.at.activity.sums)
+    tensors |= prefixed("tally", loop.tally.sums) | prefixed("activity", loop.activity.sums)
     meta = {
-        **loop.at.meta(),
+        **loop.at.model_dump(),
+        "tally": loop.tally.counts,
+        "activity": loop.activity.counts,
         "identity": loop.plan.identity(),
         "versions": {**loop.plan.versions, **current_versions()},
         "threads": torch.get_num_threads(),
-        "averaged_updates": loop.averaged.updates if loop.averaged is not None else 0,
+        "averaged_updates": loop.averaged.updates,
         "precision": loop.fabric.strategy.precision.state_dict(),  # the loss scaling of 16-mixed
     }
     save_checkpoint(loop.folder.last, tensors, meta, earlier=loop.folder.previous)
@@ -151,36 +151,19 @@ def read_newest(folder: RunFolder) -> tuple[dict[str, Tensor], dict[str, Any], s
         return tensors, meta, f"{damage} Going on from the one before it."
 
 
-class CheckpointFacts(BaseModel):
-    """What the header of a checkpoint must say."""
-
-    done: int = Field(ge=0, strict=True)
-    images_seen: int = Field(ge=0, le=2**62, strict=True)
-    seconds: float = Field(ge=0, allow_inf_nan=False)
-    best: float = Field(ge=-1, le=100, allow_inf_nan=False)
-    warnings: list[str]
-    tally: dict[str, int]
-    activity: dict[str, int]
-    identity: str | None
-    versions: dict[str, str]
-    threads: int | None = Field(None, ge=1)
-    averaged_updates: int = Field(ge=0)
-    precision: dict[str, Any]
-
-
 def check_meta(meta: Mapping[str, Any], where: object) -> None:
     """Refuse a header with fields that are missing or of another kind."""
     try:
-        CheckpointFacts(**meta)
+        Header(**meta)
     except ValidationError as error:
-        raise UserError(f"The checkpoint in {where} is damaged: {explain(error, CheckpointFacts, 'header')}") from None
+        raise UserError(f"The checkpoint in {where} is damaged: {explain(error, Header, 'header')}") from None
 
 
 def resume_run(loop: Loop) -> None:
     """Take up the newest good checkpoint; every process reads it, however many wrote it."""
     tensors, meta, trouble = read_newest(loop.folder)
     if trouble is not None:
-        loop.records.say(trouble)
+        loop.records.display.say(trouble)
     try:
         if meta["identity"] != loop.plan.identity():
             raise UserError(
@@ -194,26 +177,21 @@ def resume_run(loop: Loop) -> None:
 
 
 def _take_up(loop: Loop, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-    done = meta["done"]
-    if type(done) is not int or not 0 <= done <= loop.timetable.total:
-        raise UserError(f"The checkpoint in {loop.folder.checkpoints} stands at step {done} of {loop.timetable.total}.")
+    loop.at, total = Standing(**meta), loop.timetable.total
+    if loop.at.done > total:
+        raise UserError(f"The checkpoint in {loop.folder.checkpoints} stands at step {loop.at.done} of {total}.")
     load_state(loop.method, unprefixed("method", tensors), loop.folder.last)
-    loop.at.done, loop.at.images_seen, loop.at.seconds = done, meta["images_seen"], meta["seconds"]
-    loop.at.best, loop.at.warnings = meta["best"], meta["warnings"]
     for name, optimizer in loop.extra.items():
         load_optimizer_tensors(optimizer.optimizer, unprefixed(f"extra/{name}", tensors))
-    if loop.averaged is not None:
-        loop.averaged.updates = meta["averaged_updates"]
-        for key, tensor in unprefixed("averaged", tensors).items():
-            with torch.no_grad():
-                loop.averaged.average[int(key)].copy_(tensor)
+    loop.averaged.updates = meta["averaged_updates"]
+    for key, tensor in unprefixed("averaged", tensors).items():
+        loop.averaged.average[int(key)].copy_(tensor)
     loop.fabric.strategy.precision.load_state_dict(meta["precision"])
-    loop.at.tally.restore(unprefixed("tally", tensors), meta["tally"])
-    loop.at.activity.restore(unprefixed("activity", tensors), meta["activity"])
+    loop.tally.restore(unprefixed("tally", tensors), meta["tally"])
+    loop.activity.restore(unprefixed("activity", tensors), meta["activity"])
     for text in changes(meta, loop.fabric.device.type):
-        loop.records.say(f"Warning: {text}.")
-        if text not in loop.at.warnings:
-            loop.at.warnings.append(text)
+        loop.records.display.say(f"Warning: {text}.")
+        loop.at.warn(text)
     if first():
-        loop.folder.rewind_metrics(done)
+        loop.folder.rewind_metrics(loop.at.done)
     loop.reopen_stage(tensors)

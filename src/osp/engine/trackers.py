@@ -8,17 +8,15 @@ tracker that fails is dropped with a word: training goes on, and metrics.jsonl h
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from osp.distributed import first
-from osp.errors import UserError, first_line
+from osp.errors import UserError
 from osp.files import write_text
 from osp.recipe import Plan
 from osp.recipe.recipe import ONLINE
@@ -120,12 +118,12 @@ class MLflow:
         self._client.set_terminated(self._run, "FINISHED" if finished else "KILLED")
 
 
-KINDS: dict[str, tuple[str, type[TensorBoard] | type[Wandb] | type[MLflow]]] = {
-    "tensorboard": ("tensorboard", TensorBoard),
-    "wandb": ("wandb", Wandb),
-    "mlflow": ("mlflow", MLflow),
+KINDS: dict[str, Callable[[Plan, RunFolder, bool], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "wandb": Wandb,
+    "mlflow": MLflow,
 }
-"""The package that must be installed, which is also the extra's name, and what talks to it."""
+"""By the name of the package that must be installed, which is also the extra's."""
 
 
 def described(plan: Plan) -> dict[str, Any]:
@@ -143,60 +141,5 @@ def check_trackers(plan: Plan) -> None:
     """Refuse a tracker whose package is missing, before anything is done."""
     for name in named_in(plan):
         kind = name.removesuffix(ONLINE)
-        if importlib.util.find_spec(KINDS[kind][0]) is None:
+        if importlib.util.find_spec(kind) is None:
             raise UserError(f"{kind}: the extra is not installed; run `{install(kind)}`.")
-
-
-class Trackers:
-    """All trackers of a run, each of which may fail without harm."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._open: dict[str, Tracker] = {}
-
-    def open(self, name: str, plan: Plan, folder: RunFolder) -> None:
-        kind = KINDS[name.removesuffix(ONLINE)][1]
-        with self._dropped(name):
-            self._open[name] = kind(plan, folder, name.endswith(ONLINE))
-
-    def write(self, step: int, kind: str, values: Values) -> None:
-        for name, tracker in list(self._open.items()):
-            with self._dropped(name):
-                tracker.write(step, {f"{kind}/{key}": value for key, value in values.items()})
-
-    def result(self, step: int, result: Mapping[str, Any]) -> None:
-        """The numbers of a result."""
-        numbers = {k: float(v) for k, v in result.items() if isinstance(v, int | float) and not isinstance(v, bool)}
-        self.write(step, "result", numbers)
-
-    def close(self, finished: bool) -> None:
-        for name, tracker in list(self._open.items()):
-            with self._dropped(name):
-                tracker.close(finished)
-        self._open = {}
-
-    @contextlib.contextmanager
-    def _dropped(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # of whatever kind: a training must not end by its observer
-            self._open.pop(name, None)
-            self._say(f"{name} gets no more numbers ({first_line(error)}); metrics.jsonl has them all.")
-
-
-@contextlib.contextmanager
-def tracked(plan: Plan, folder: RunFolder, say: Callable[[str], None]) -> Iterator[Trackers]:
-    """The trackers of a plan, those of the first process alone, closed whatever happens."""
-    trackers = Trackers(say)
-    names = named_in(plan) if first() else []
-    if names:
-        for key, value in QUIET.items():
-            os.environ.setdefault(key, value)
-    for name in names:
-        trackers.open(name, plan, folder)
-    finished = False
-    try:
-        yield trackers
-        finished = True
-    finally:
-        trackers.close(finished)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from pydantic import ValidationError
 from torch import nn
@@ -16,14 +15,14 @@ from torch import nn
 from osp import distributed
 from osp.data.split import Split, spec_for
 from osp.engine.batches import Feed
-from osp.engine.data import Data, normalization, open_data, pixel_views
+from osp.engine.data import Data, open_data, pixel_views
 from osp.engine.devices import check_device, open_fabric, process_settings
 from osp.engine.finish import finish
 from osp.engine.loop import Loop
-from osp.engine.progress import Display, Silent
+from osp.engine.progress import Display
 from osp.engine.records import Records
 from osp.engine.state import has_checkpoint, resume_run
-from osp.engine.trackers import check_trackers, tracked
+from osp.engine.trackers import check_trackers
 from osp.errors import UserError, short, user_path
 from osp.files import write_text
 from osp.methods.base import Method, Task
@@ -63,7 +62,7 @@ def train(
     recipe.trust()
     folder = RunFolder(folder_for(recipe, out))
     with distributed.joined():
-        display = display if display is not None and distributed.first() else Silent()
+        display = display if display is not None and distributed.first() else Display()
         plan, finished = decide(recipe, folder, resume, network is not None, loading)
         if finished is not None:
             display.say(f"The run in {folder.path} is finished.")
@@ -142,10 +141,10 @@ def run_plan(
         if going_on:
             distributed.by_each(lambda: resume_run(loop), "checkpoints", lambda _: loop.at.done)
             display.say(f"Going on at step {loop.at.done} of {plan.steps}.")
-        with tracked(plan, folder, display.say) as loop.records.trackers:
+        with loop.records.tracked(plan):
             loop.run()
             result, predictions = finish(loop, data)
-            loop.records.trackers.result(loop.at.done, result)
+            loop.records.write_result(loop.at.done, result)
     if not distributed.first():
         return Run(folder, result, plan, opener(network))
     return Run(folder, result, plan, opener(network), data, predictions)
@@ -243,13 +242,7 @@ def build_loop(
     if plan.compile:
         method.net.encoder.compile()
 
-    moments = normalization(plan, data)
-
-    def save_best(scores: dict[str, np.ndarray]) -> None:
-        loop.evaluation.save(folder.best, scores, plan, data.class_names, *moments)
-
-    loop = Loop(plan, method, fresh, feed, data.truth, folder, fabric, records, save_best)
-    return loop
+    return Loop(plan, method, fresh, feed, data, folder, fabric, records)
 
 
 def build_method(plan: Plan, task: Task, network: nn.Module | None = None) -> Method:

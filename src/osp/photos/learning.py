@@ -23,7 +23,7 @@ from osp.data.view_source import FeatureViews
 from osp.engine.batches import Feed
 from osp.engine.devices import open_fabric, process_settings
 from osp.engine.loop import Loop
-from osp.engine.progress import Silent
+from osp.engine.progress import Display
 from osp.engine.records import Records
 from osp.engine.signals import Interrupted
 from osp.engine.train import build_method
@@ -188,12 +188,12 @@ def learn(
         folder.checkpoints.mkdir()
         fabric = open_fabric(plan)
         feed = Feed(FeatureViews(ground.views, fabric.device), split, seed, fabric.device)
-        loop = Loop(plan, fresh("start"), fresh, feed, None, folder, fabric, Records(folder, Silent()))
+        loop = Loop(plan, fresh("start"), fresh, feed, None, folder, fabric, Records(folder, Display()))
         try:
             loop.run()
         except Interrupted:  # nothing here is resumed: to the caller it is a Ctrl-C like any other
             raise KeyboardInterrupt from None
-        with loop.evaluation.reported_weights():
+        with loop.averaged.applied():
             net = loop.method.net
             arrays = {name: value.numpy().copy() for name, value in net.encoder.state_dict().items()}
             weight, bias = (each.detach().numpy().copy() for each in (net.classifier.weight, net.classifier.bias))
