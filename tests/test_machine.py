@@ -99,11 +99,9 @@ def test_checkpoints_come_by_steps_as_asked_and_an_exception_between_steps_saves
 
 
 def test_other_threads_and_versions_are_told() -> None:
-    same = {"versions": {"torch": str(torch.__version__)}, "threads": torch.get_num_threads()}
-    assert changes(same, "cpu") == []
-    other = {"versions": {"torch": "1.0"}, "threads": 77}
-    assert len(changes(other, "cpu")) == 2
-    assert len(changes(other, "cuda")) == 1
+    assert changes({"torch": str(torch.__version__)}, torch.get_num_threads(), "cpu") == []
+    assert len(changes({"torch": "1.0"}, 77, "cpu")) == 2
+    assert len(changes({"torch": "1.0"}, 77, "cuda")) == 1
 
 
 @pytest.mark.parametrize(

@@ -250,11 +250,11 @@ def _check_finite(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _check_checkpoint(file: Path, plan: Plan | None) -> None:
     _, meta = _check_finite(file)
-    check_meta(meta, file)
-    if plan is not None and meta["identity"] != plan.identity():
+    facts = check_meta(meta, file)
+    if plan is not None and facts.identity != plan.identity():
         raise ValueError("it belongs to another plan")
-    if plan is not None and meta["done"] > plan.steps:
-        raise ValueError(f"it stands at step {meta['done']} of {plan.steps}")
+    if plan is not None and facts.done > plan.steps:
+        raise ValueError(f"it stands at step {facts.done} of {plan.steps}")
 
 
 def _check_finished(verdict: Verdict, folder: RunFolder, plan: Plan | None, split: Split | None) -> None:

@@ -93,7 +93,7 @@ def test_the_time_left_follows_the_last_minute(monkeypatch: pytest.MonkeyPatch) 
     assert speed.left() is None
     for second in range(1, 1001):  # a step per second, and then ten
         clock[0] = float(second)
-        speed.step(second if second <= 500 else 500 + 10 * (second - 500))
+        speed.step(second if second <= 500 else 500 + 10 * (second - 500), "train")
         if second == 500:
             assert speed.left() == pytest.approx(9500, rel=0.01)
     assert speed.left() == pytest.approx((10_000 - 5_500) / 10, rel=0.01)

@@ -13,8 +13,7 @@ from osp.data.view_source import ViewSource
 from osp.engine.passes import Passes
 from osp.errors import UserError
 from osp.evaluate.metrics import accuracy, detection, interclass_variance, mean_angle, partition_quality
-from osp.evaluate.predictions import POOL_SAMPLE, Group, PoolPredictions, Predictions
-from osp.evaluate.thresholds import thresholds
+from osp.evaluate.predictions import POOL_SAMPLE, Group, PoolPredictions
 from osp.methods.base import Method, Part
 from osp.plugins import is_file, plain_name
 from osp.scores import PoolScore, Score
@@ -115,11 +114,6 @@ class Evaluation:
             logits=sampled.logits,
             features=sampled.features,
         )
-
-    def predictions(self, groups: dict[str, Group], pool: PoolPredictions) -> Predictions:
-        """With a threshold for each score, from validation images or, where there are none, from the labeled ones."""
-        known = groups["validation"] if len(groups["validation"]) else groups["labeled"]
-        return Predictions(self.reported, thresholds(known.scores), groups, pool)
 
     def validate(self, truth: np.ndarray | None) -> tuple[dict[str, float | None], Group]:
         """Numbers of one evaluation during training; `truth`, which pool images are OOD, is for the metrics alone."""

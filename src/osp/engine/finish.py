@@ -10,8 +10,9 @@ import numpy as np
 from osp import distributed
 from osp.engine.data import Data, pixel_views
 from osp.engine.loop import Loop
-from osp.evaluate.predictions import Predictions
+from osp.evaluate.predictions import Group, Predictions
 from osp.evaluate.result import measure
+from osp.evaluate.thresholds import thresholds
 from osp.files import write_arrays
 from osp.plugins import plain_name
 from osp.recipe import Plan
@@ -29,15 +30,13 @@ def finish(loop: Loop, data: Data) -> tuple[dict[str, Any], Predictions]:
 
 def write_all(loop: Loop, data: Data, predictions: Predictions, started: float) -> dict[str, Any]:
     """The files of a finished run; the result."""
-    known = predictions.groups["validation"] if len(predictions.groups["validation"]) else predictions.groups["labeled"]
-    loop.save_model(loop.folder.model, known.scores, data)
+    loop.save_model(loop.folder.model, known_in(predictions.groups).scores, data)
     write_arrays(loop.folder.predictions, predictions.arrays())
     for name, arrays in loop.method.artifacts().items():
         path = loop.folder.path / f"{name}.npz"
         write_arrays(path, {key: tensor.cpu().numpy() for key, tensor in arrays.items()})
     found = measure(predictions, data.truth)
     own = loop.method.own_score.name
-    test = predictions.groups["test"]
     result = {
         **describe(loop.plan, data),
         "steps": loop.at.done,
@@ -48,12 +47,7 @@ def write_all(loop: Loop, data: Data, predictions: Predictions, started: float) 
         "own_auroc": found["scores"][own]["auroc"],
         "versions": loop.plan.versions,
         "identity": loop.plan.identity(),
-        "warnings": loop.at.warnings
-        + idle_warnings(loop)
-        + data_warnings(data)
-        + pool_warnings(loop.folder.read_metrics(), len(known))
-        + chance_warnings(test.predicted, loop.at.done)
-        + unseen_warnings(found),
+        "warnings": loop.at.warnings + warnings_of(loop, data, predictions, found),
     }
     loop.folder.write_result(result)
     loop.folder.forget_previous()
@@ -74,7 +68,12 @@ def predict_everything(loop: Loop, data: Data) -> Predictions:
     for name, images in data.other_ood.items():
         views = pixel_views(images, data, loop.plan, loop.feed.device)
         groups[f"ood:{name}"] = evaluation.outputs(np.arange(len(images)), None, views)
-    return evaluation.predictions(groups, evaluation.pool())
+    return Predictions(evaluation.reported, thresholds(known_in(groups).scores), groups, evaluation.pool())
+
+
+def known_in(groups: dict[str, Group]) -> Group:
+    """Images known to be ID, for thresholds: those of validation or, where there are none, the labeled ones."""
+    return groups["validation"] if len(groups["validation"]) else groups["labeled"]
 
 
 def describe(plan: Plan, data: Data) -> dict[str, Any]:
@@ -102,21 +101,25 @@ IDLE = 1e-3
 """A mechanism whose activity is smaller than this on average did nothing to speak of."""
 
 
-def idle_warnings(loop: Loop) -> list[str]:
-    """A mechanism that hardly ever acted, or was never reported, is named."""
-    means = {name: float(total) / loop.activity.counts[name] for name, total in loop.activity.sums.items()}
-    return [
-        f"{loop.method.name}: {name} was {means.get(name, 0):.2g} on average; the method's mechanism was idle"
-        for name in loop.method.mechanism
-        if means.get(name, 0) < IDLE
+def warnings_of(loop: Loop, data: Data, predictions: Predictions, found: dict[str, Any]) -> list[str]:
+    """What the result must say against itself: a mechanism that hardly ever acted, files left out, a pool that did
+    harm, a network that names one class for every image, a score that is poor on unseen kinds."""
+    sums, counts, name = loop.activity.sums, loop.activity.counts, loop.method.name
+    means = {key: float(sums[key]) / counts[key] if key in sums else 0.0 for key in loop.method.mechanism}
+    warnings = [
+        f"{name}: {key} was {mean:.2g} on average; the method's mechanism was idle"
+        for key, mean in means.items()
+        if mean < IDLE
     ]
-
-
-def chance_warnings(predicted: np.ndarray, steps: int) -> list[str]:
-    """A network that names one class for every image has learned nothing, whatever its losses say."""
-    if steps >= 100 and len(np.unique(predicted)) == 1:
-        return ["the network gives every test image the same class; try a smaller learning rate or another seed"]
-    return []
+    if data.skipped:
+        files = "file was" if data.skipped == 1 else "files were"
+        warnings.append(f"{data.skipped} unreadable image {files} left out")
+    warnings += pool_warnings(loop.folder.read_metrics(), len(known_in(predictions.groups)))
+    if loop.at.done >= 100 and len(np.unique(predictions.groups["test"].predicted)) == 1:
+        warnings.append(
+            "the network gives every test image the same class; try a smaller learning rate or another seed"
+        )
+    return warnings + unseen_warnings(found)
 
 
 def pool_warnings(lines: list[dict[str, Any]], images: int) -> list[str]:
@@ -153,8 +156,3 @@ def unseen_warnings(found: dict[str, Any]) -> list[str]:
                 f"and {best} {other:.1f}; for such images: --set score={best}"
             )
     return warnings
-
-
-def data_warnings(data: Data) -> list[str]:
-    files = "file was" if data.skipped == 1 else "files were"
-    return [f"{data.skipped} unreadable image {files} left out"] if data.skipped else []

@@ -55,7 +55,7 @@ class Loop:
         records: Records,
     ) -> None:
         self.plan, self.method, self.fresh_method, self.feed = plan, method, fresh_method, feed
-        self.data = data
+        self.data, self.truth = data, None if data is None else data.truth  # the truth is for metrics only
         self.folder, self.fabric, self.records = folder, fabric, records
         self.timetable = Timetable.make(method.stages(), plan.steps, plan.seed, rank(), world())
         self.dropouts = [module for module in method.modules() if isinstance(module, StepDropout)]
@@ -95,7 +95,7 @@ class Loop:
                     clock = self.count_seconds(clock)
                     if self.at.done % self.plan.eval_every == 0 or self.at.done == total:
                         self.evaluate(step)
-                    self.checkpoints.step_ended()
+                    self.checkpoints.clean = True
                     # A signal may reach one process before the others, and only the first one's clock counts.
                     stops, saves = any_rank(stopped(), first() and self.checkpoints.due())
                     if stops or saves or self.at.done == total:
@@ -116,17 +116,12 @@ class Loop:
         self.at.seconds += now - since
         return now
 
-    @property
-    def truth(self) -> np.ndarray | None:
-        """Which unlabeled images are OOD, where that is known: for metrics only."""
-        return None if self.data is None else self.data.truth
-
     # One step
 
     def advance(self, step: Step) -> None:
         """Views, update, the method's own book-keeping: what `osp bench speed` measures."""
         batch = self.feed.batch(step)
-        self.checkpoints.changing()
+        self.checkpoints.clean = False
         self.update(batch, step)
         self.method.after_step(batch, step)
         self.at.done += 1
@@ -189,12 +184,6 @@ class Loop:
         self.parameters = main_parameters(self.method)
         self.optimizer = self.optimizer_for(stage, self.parameters)
 
-    def open_stage(self, step: Step) -> None:
-        """The streams of this stage, and a new optimizer unless the stage continues the last one."""
-        if not (step.stage.continues and step.stage_index > 0):
-            self.use_optimizer(step.stage)
-        self.feed.open_streams(self.method.streams(step.stage), step.world)
-
     def reopen_stage(self, saved: dict[str, Tensor]) -> None:
         """The stage in which a checkpoint stands, with the optimizer and the streams as they were.
 
@@ -211,8 +200,11 @@ class Loop:
             self.feed.load_state(unprefixed("streams", saved))
 
     def begin_stage(self, step: Step) -> None:
-        self.checkpoints.changing()
-        self.open_stage(step)
+        """The streams of this stage, a new optimizer unless it continues the last one, and the method's own hook."""
+        self.checkpoints.clean = False
+        if not (step.stage.continues and step.stage_index > 0):
+            self.use_optimizer(step.stage)
+        self.feed.open_streams(self.method.streams(step.stage), step.world)
         if step.stage.fresh and step.stage_index > 0:
             restart_weights(self.method, self.fresh_method(f"stage {step.stage_index}"))
             self.extra = self.extra_optimizers()
@@ -228,7 +220,7 @@ class Loop:
 
     def hook(self, function: Callable[[Step, Any], None], step: Step) -> None:
         """Run a hook of the method with a pool to pass over."""
-        self.checkpoints.changing()
+        self.checkpoints.clean = False
         pool = FeedPool(self.passes, self.at.done)
         torch.manual_seed(key_to_seed(step.seed, step.index, function.__name__, step.rank))
         function(step, pool)

@@ -44,20 +44,19 @@ class Speed:
     """
 
     def __init__(self, total: int, done: int) -> None:
-        self.total, self.done = total, done
-        self._stage = ""
+        self.total, self.done, self.stage = total, done, ""
         self._pace: float | None = None
         self._seen: deque[tuple[float, int]] = deque([(time.monotonic(), done)])
 
-    def step(self, done: int, stage: str = "") -> None:
+    def step(self, done: int, stage: str) -> None:
         """Note where the run stands."""
         now = time.monotonic()
         self.done = done
-        if stage != self._stage:
-            if self._stage:
+        if stage != self.stage:
+            if self.stage:
                 self._pace = self._present(now)
                 self._seen = deque([(now, done)])
-            self._stage = stage
+            self.stage = stage
         if now - self._seen[-1][0] >= 0.5:
             self._seen.append((now, done))
         while len(self._seen) > 2 and now - self._seen[0][0] > WINDOW:
@@ -83,23 +82,25 @@ class Live(Display):
         self.console = console
         self._screen: Screen | None = None
         self._opened = time.monotonic()
-        self._stage, self._speed = "", Speed(0, 0)
+        self._speed = Speed(0, 0)
         self._terms: dict[str, float] = {}
         self._measured: dict[str, float] = {}
 
     def loading(self, done: int, total: int, text: str) -> None:
         if time.monotonic() - self._opened > PATIENCE:
-            if text != self._stage:
-                self._start(text, total, done)
+            if text != self._speed.stage:
+                self.begin(total, done)
             self._speed.step(done, text)
 
     def begin(self, total: int, done: int) -> None:
-        self._start("start", total, done)
+        self._speed = Speed(total, done)
+        if self._screen is None:
+            self._screen = Screen(self, console=self.console, refresh_per_second=4)
+            self._screen.start()
 
     def step(self, done: int, stage: str) -> None:
-        if stage != self._stage:
+        if stage != self._speed.stage:
             self._terms = {}  # those of the earlier stage say nothing about this one
-        self._stage = stage
         self._speed.step(done, stage)
 
     def values(self, done: int, stage: str, values: Mapping[str, float]) -> None:
@@ -117,12 +118,6 @@ class Live(Display):
             self._screen.stop()
             self._screen = None
 
-    def _start(self, stage: str, total: int, done: int) -> None:
-        self._stage, self._speed = stage, Speed(total, done)
-        if self._screen is None:
-            self._screen = Screen(self, console=self.console, refresh_per_second=4)
-            self._screen.start()
-
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Two lines, neither ever wider than the terminal: what does not fit is left out, the bar's line last."""
         width, dot = options.max_width - 1, dot_of(console.encoding)
@@ -134,21 +129,18 @@ class Live(Display):
             numbers.append(f"val {accuracy:.1f} %")
         right = dot.join(numbers)
         room = width - cell_len(right) - 2
-        name = Text(printable(self._stage), "bold")
+        name = Text(printable(self._speed.stage or "start"), "bold")
         name.truncate(max(room - SHORTEST_BAR, 0), overflow="ellipsis")
         bar = min(room - cell_len(name.plain), LONGEST_BAR)
-        yield from name.render(console, end=" ")
+        line = Text.assemble(name, " ")
         if bar > 1:
             full, rest = ("#", "-") if options.ascii_only else ("━", "─")
             filled = min(bar * done // max(total, 1), bar)
-            yield from Text.assemble((full * filled, "green"), (rest * (bar - filled), "dim")).render(console, end=" ")
-        line = Text(right)
-        line.truncate(max(width - cell_len(name.plain) - 1, 1), overflow="ellipsis")
-        yield from line.render(console, end="\n")
+            line.append(full * filled, "green").append(rest * (bar - filled), "dim").append(" ")
         others = {key: value for key, value in self._measured.items() if key != "val_accuracy"}
-        terms = Text(brief(self._terms | others, dot), "cyan")
-        terms.truncate(max(width, 1), overflow="ellipsis")
-        yield from terms.render(console)
+        for text in (line.append(right), Text(brief(self._terms | others, dot), "cyan")):
+            text.truncate(max(width, 1), overflow="ellipsis")
+            yield text
 
 
 class Plain(Display):
@@ -157,17 +149,17 @@ class Plain(Display):
     def __init__(self) -> None:
         self._last = 0.0
         self._opened = self._loaded = time.monotonic()
-        self._text, self._pace, self._unended = "", Speed(0, 0), False
+        self._speed, self._unended = Speed(0, 0), False
 
     def loading(self, done: int, total: int, text: str) -> None:
         now = time.monotonic()
-        if text != self._text:
-            self._text, self._pace, self._unended = text, Speed(total, done), False
-        self._pace.step(done)
+        if text != self._speed.stage:
+            self._speed, self._unended = Speed(total, done), False
+        self._speed.step(done, text)
         due = now - self._opened > PATIENCE and (now - self._loaded > PLAIN_SECONDS or self._loaded == self._opened)
         if due or (self._unended and done >= total):  # what has been announced is also seen to end
             self._loaded, self._unended = now, done < total
-            left = self._pace.left() if done < total else None
+            left = self._speed.left() if done < total else None
             rest = "" if left is None else f"{dot_of(getattr(sys.stderr, 'encoding', None))}{clock(left)} left"
             self.say(f"{text}: {done:,}/{total:,}{rest}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from pydantic import BaseModel, Field, ValidationError
@@ -38,7 +38,7 @@ class Standing(BaseModel):
             self.warnings.append(text)
 
 
-class Header(Standing):
+class CheckpointFacts(Standing):
     """What the header of a checkpoint must say."""
 
     tally: dict[str, int]
@@ -56,20 +56,14 @@ CHECKPOINT_SECONDS = 60.0
 class Checkpoints:
     """When a run is saved, and whether it can be.
 
-    `clean`: nothing but complete steps has happened, with their hooks, evaluations and lines in the log. Only this may
-    be saved. A step or a hook that changes something makes it `changing`, until its end. `saved`: there is nothing new.
+    Only where it is `clean`: there is something new, and nothing but complete steps has happened, with their hooks,
+    evaluations and lines in the log. A step or a hook that begins to change something ends that.
     """
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._state: Literal["clean", "changing", "saved"] = "saved"
+        self.clean = False
         self._last = time.monotonic()
-
-    def changing(self) -> None:
-        self._state = "changing"
-
-    def step_ended(self) -> None:
-        self._state = "clean"
 
     def due(self) -> bool:
         """Whether a checkpoint is due: by steps as asked, and by time."""
@@ -78,13 +72,13 @@ class Checkpoints:
         return by_steps or time.monotonic() - self._last > (CHECKPOINT_SECONDS if longest is None else longest)
 
     def save(self) -> None:
-        self._state = "saved"  # also where writing fails: what failed once is not tried again on the way out
+        self.clean = False  # also where writing fails: what failed once is not tried again on the way out
         save_run(self._loop)
         self._last = time.monotonic()
 
     def rescue(self) -> None:
         """Save what an exception would lose. Of several processes each may have stopped elsewhere: then nothing."""
-        if self._state == "clean" and world() == 1:
+        if self.clean and world() == 1:
             with contextlib.suppress(UserError):  # the exception that led here says more
                 self.save()
 
@@ -124,15 +118,14 @@ def current_versions() -> dict[str, str]:
     return {"osp": __version__, "torch": str(torch.__version__)}
 
 
-def changes(meta: Mapping[str, Any], device: str) -> list[str]:
+def changes(versions: Mapping[str, str], threads: int | None, device: str) -> list[str]:
     """What differs from the process that wrote a checkpoint and may change the bits of the result."""
-    found, before = [], meta.get("versions")
+    found, threads_now = [], torch.get_num_threads()
     for name, now in current_versions().items():
-        if isinstance(before, dict) and before.get(name, now) != now:
-            found.append(f"it was begun with {name} {before[name]} and goes on with {now}")
-    threads, now_threads = meta.get("threads", torch.get_num_threads()), torch.get_num_threads()
-    if device == "cpu" and threads != now_threads:
-        found.append(f"it was begun with {threads} threads and goes on with {now_threads}")
+        if versions.get(name, now) != now:
+            found.append(f"it was begun with {name} {versions[name]} and goes on with {now}")
+    if device == "cpu" and threads not in (None, threads_now):
+        found.append(f"it was begun with {threads} threads and goes on with {threads_now}")
     return [f"{text}: the result may differ in its last bits from that of a run never stopped" for text in found]
 
 
@@ -140,56 +133,53 @@ def has_checkpoint(folder: RunFolder) -> bool:
     return folder.last.exists() or folder.previous.exists()
 
 
-def read_newest(folder: RunFolder) -> tuple[dict[str, Tensor], dict[str, Any], str | None]:
-    """The last checkpoint, or the one before where the last is missing or damaged, and what to say about that."""
+def check_meta(meta: Mapping[str, Any], where: object) -> CheckpointFacts:
+    """What a header says; refused are fields that are missing or of another kind."""
     try:
-        return (*load_checkpoint(folder.last), None)
+        return CheckpointFacts(**meta)
+    except ValidationError as error:
+        raise UserError(f"The checkpoint in {where} is damaged: {explain(error, CheckpointFacts, 'header')}") from None
+
+
+def resume_run(loop: Loop) -> None:
+    """Take up the last checkpoint, or the one before where that is missing or damaged.
+
+    Every process reads it, however many wrote it.
+    """
+    folder, where, total = loop.folder, loop.folder.checkpoints, loop.timetable.total
+    try:
+        tensors, meta = load_checkpoint(folder.last)
     except UserError as damage:
         if not folder.previous.exists():
             raise
         tensors, meta = load_checkpoint(folder.previous)
-        return tensors, meta, f"{damage} Going on from the one before it."
-
-
-def check_meta(meta: Mapping[str, Any], where: object) -> None:
-    """Refuse a header with fields that are missing or of another kind."""
+        loop.records.display.say(f"{damage} Going on from the one before it.")
+    facts = check_meta(meta, where)
+    if facts.identity != loop.plan.identity():
+        raise UserError(
+            f"The checkpoint in {where} belongs to another plan: plan.yaml was changed, or the file comes from another "
+            "run. Start a new run with another --out."
+        )
+    if facts.done > total:
+        raise UserError(f"The checkpoint in {where} stands at step {facts.done} of {total}.")
     try:
-        Header(**meta)
-    except ValidationError as error:
-        raise UserError(f"The checkpoint in {where} is damaged: {explain(error, Header, 'header')}") from None
-
-
-def resume_run(loop: Loop) -> None:
-    """Take up the newest good checkpoint; every process reads it, however many wrote it."""
-    tensors, meta, trouble = read_newest(loop.folder)
-    if trouble is not None:
-        loop.records.display.say(trouble)
-    try:
-        if meta["identity"] != loop.plan.identity():
-            raise UserError(
-                f"The checkpoint in {loop.folder.checkpoints} belongs to another plan: plan.yaml was changed, or the "
-                "file comes from another run. Start a new run with another --out."
-            )
-        check_meta(meta, loop.folder.checkpoints)
-        _take_up(loop, {name: tensor.to(loop.fabric.device) for name, tensor in tensors.items()}, meta)
+        _take_up(loop, {name: tensor.to(loop.fabric.device) for name, tensor in tensors.items()}, facts)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, OverflowError) as error:
-        raise UserError(f"The checkpoint in {loop.folder.checkpoints} is damaged: {error!r}") from None
+        raise UserError(f"The checkpoint in {where} is damaged: {error!r}") from None
 
 
-def _take_up(loop: Loop, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-    loop.at, total = Standing(**meta), loop.timetable.total
-    if loop.at.done > total:
-        raise UserError(f"The checkpoint in {loop.folder.checkpoints} stands at step {loop.at.done} of {total}.")
+def _take_up(loop: Loop, tensors: dict[str, Tensor], facts: CheckpointFacts) -> None:
+    loop.at = Standing(**facts.model_dump())
     load_state(loop.method, unprefixed("method", tensors), loop.folder.last)
     for name, optimizer in loop.extra.items():
         load_optimizer_tensors(optimizer.optimizer, unprefixed(f"extra/{name}", tensors))
-    loop.averaged.updates = meta["averaged_updates"]
+    loop.averaged.updates = facts.averaged_updates
     for key, tensor in unprefixed("averaged", tensors).items():
         loop.averaged.average[int(key)].copy_(tensor)
-    loop.fabric.strategy.precision.load_state_dict(meta["precision"])
-    loop.tally.restore(unprefixed("tally", tensors), meta["tally"])
-    loop.activity.restore(unprefixed("activity", tensors), meta["activity"])
-    for text in changes(meta, loop.fabric.device.type):
+    loop.fabric.strategy.precision.load_state_dict(facts.precision)
+    loop.tally.restore(unprefixed("tally", tensors), facts.tally)
+    loop.activity.restore(unprefixed("activity", tensors), facts.activity)
+    for text in changes(facts.versions, facts.threads, loop.fabric.device.type):
         loop.records.display.say(f"Warning: {text}.")
         loop.at.warn(text)
     if first():
