@@ -12,7 +12,7 @@ import torch
 
 from helpers.runs import Recorder, Stopper, run
 from osp import Recipe, UserError
-from osp.engine.memory import bytes_per_image
+from osp.engine.devices import bytes_per_image
 from osp.engine.signals import Interrupted
 from osp.engine.state import changes
 from osp.machine import cores, memory, threads

@@ -296,10 +296,8 @@ def same_everywhere(what: str, text: str) -> None:
             raise Everywhere(f"Rank {number} has other {what} than rank 0. All processes of a run must have the same.")
 
 
-def from_first(
-    make: Callable[[], T], dump: Callable[[T], str] = json.dumps, load: Callable[[str], T] = json.loads
-) -> T:
-    """What the first process makes, for all; where it cannot, none goes on. Between processes it travels as text.
+def from_first(make: Callable[[], T]) -> T:
+    """What the first process makes, for all; where it cannot, none goes on. Between processes it travels as JSON.
 
     >>> from_first(lambda: {"steps": 2})
     {'steps': 2}
@@ -308,7 +306,7 @@ def from_first(
     with together():
         if first():
             made.append(make())
-    return made[0] if world() == 1 else load(told(dump(made[0]) if made else ""))
+    return made[0] if world() == 1 else json.loads(told(json.dumps(made[0]) if made else ""))
 
 
 def by_each(make: Callable[[], T], what: str = "", key: Callable[[T], object] | None = None) -> T:

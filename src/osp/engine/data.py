@@ -21,7 +21,7 @@ from osp.data.views import Augmenter
 from osp.errors import UserError
 from osp.nets import check_name
 from osp.recipe import Plan
-from osp.recipe.plan import CUSTOM
+from osp.recipe.plan import CUSTOM, SPLIT_FIELDS
 from osp.runs.run import Run
 
 
@@ -57,7 +57,13 @@ def open_data(
     `keys` are the content keys of the images of that start: others now are refused.
     """
     train, test, ood_train, ood_test = load_sets(plan, progress)
-    warn_of_loose_images(plan, train)
+    loose = 0 if train.labels is None or plan.ood_data is None else int((train.labels < 0).sum())
+    if loose:
+        warnings.warn(
+            f"{loose} images of {plan.data} lie in no class's folder and are left out, because ood_data names "
+            "where other images come from.",
+            stacklevel=2,
+        )
     if test is None:
         raise UserError(f"{plan.data} has no test images to report on; it can only serve as ood_data.")
     if test.shape != train.shape:
@@ -71,10 +77,14 @@ def open_data(
             "them back, or start a new run in another folder."
         )
     if split is None:
-        split = make_split(split_spec(plan), train, test, ood_train, ood_test)
+        fields = {key: getattr(plan, key) for key in SPLIT_FIELDS}
+        split = make_split(SplitSpec(**fields, seed=plan.seed), train, test, ood_train, ood_test)
     else:
         split.check(train, test, ood_train, ood_test)
-    other_ood = {name: other_images(name, plan, train, progress) for name in plan.test_ood}
+    if plan.ood_data is not None:
+        unsorted = get(plan.ood_data).unsorted
+    else:  # loose images beside the classes
+        unsorted = train.labels is not None and bool((train.labels[split.unlabeled] < 0).any())
     named = {each.name: each.variant for each in sets if each.variant}
     return Data(
         train=_join(train, ood_train),
@@ -84,9 +94,9 @@ def open_data(
         class_names=tuple(train.class_names[c] for c in split.id_classes),
         variant="; ".join(f"{name}: {variant}" for name, variant in named.items()) or None,
         skipped=sum(len(each.skipped) for each in sets),
-        truth=None if unsorted_images(plan, train, split) else split.unlabeled_is_ood,
+        truth=None if unsorted else split.unlabeled_is_ood,
         keys=found,
-        other_ood=other_ood,
+        other_ood={name: other_images(name, plan, train, progress) for name in plan.test_ood},
     )
 
 
@@ -107,14 +117,8 @@ def pixel_views(images: Images, data: Data, plan: Plan, device: torch.device) ->
     return PixelViews(images, augmenter, device, channels_last=plan.channels_last)
 
 
-def data_sets() -> list[str]:
-    """Names of all known sets."""
-    return list(available())
-
-
-def known_set(name: str) -> bool:
-    """Whether there is such a set, or the name is a file of the user's own."""
-    return known(name)
+data_sets, known_set = available, known
+"""For rooms that open data through the engine alone."""
 
 
 def load_sets(plan: Plan, progress: Any = None) -> tuple[ImageSet, ImageSet | None, ImageSet | None, ImageSet | None]:
@@ -182,38 +186,6 @@ def random_data(shape: tuple[int, int, int], classes: int, pool: int, folder: Pa
     source = ImageSet("noise", known, None, names, mean=half, std=half)
     mapped = np.load(folder / f"pool-{pool}.npy", mmap_mode="r")
     return Data(Images([known, mapped]), Images(known), split, source, names, None, 0, None, {})
-
-
-def unsorted_images(plan: Plan, train: ImageSet, split: Split) -> bool:
-    """Whether the pool has images that may be ID or not: a pile, or loose ones beside classes."""
-    if plan.ood_data is not None:
-        return get(plan.ood_data).unsorted
-    return train.labels is not None and bool((train.labels[split.unlabeled] < 0).any())
-
-
-def warn_of_loose_images(plan: Plan, train: ImageSet) -> None:
-    """Say how many images without a class stay unused because the pool's other images come from elsewhere."""
-    loose = 0 if train.labels is None or plan.ood_data is None else int((train.labels < 0).sum())
-    if loose:
-        warnings.warn(
-            f"{loose} images of {plan.data} lie in no class's folder and are left out, because ood_data names "
-            "where other images come from.",
-            stacklevel=2,
-        )
-
-
-def split_spec(plan: Plan) -> SplitSpec:
-    """The split of a plan."""
-    return SplitSpec(
-        id_classes=plan.id_classes,
-        labels_per_class=plan.labels_per_class,
-        unlabeled=plan.unlabeled,
-        ood_ratio=plan.ood_ratio,
-        ood_count=plan.ood_count,
-        val_per_class=plan.val_per_class,
-        seed=plan.seed,
-        id_count=plan.id_count,
-    )
 
 
 def _join(images: ImageSet, others: ImageSet | None) -> Images:

@@ -1,4 +1,4 @@
-"""Choosing the device and the arithmetic, through lightning-fabric."""
+"""Choosing the device and the arithmetic, through lightning-fabric; and whether a step fits into its memory."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ import logging
 import os
 import platform
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor, nn
 
 from osp import distributed
 from osp.errors import UserError
+from osp.machine import in_gigabytes, memory
+from osp.methods.base import Method, StreamSpec
+from osp.nets.registry import Shape
 from osp.recipe import Plan
 
 if TYPE_CHECKING:
@@ -47,11 +51,6 @@ def check_several(device: str, processes: int) -> None:
         )
 
 
-def processes_here() -> int:
-    """How many processes of this run are on this machine."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", distributed.world()))
-
-
 def open_fabric(plan: Plan) -> Fabric:
     """Fabric on one device: CUDA where there is one, then MPS, then the CPU; or the one the plan names.
 
@@ -71,7 +70,7 @@ def _open_several(plan: Plan) -> Fabric:
     from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
     from lightning_fabric.strategies.ddp import DDPStrategy
 
-    here = processes_here()
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", distributed.world()))
     check_several(plan.device, here)
     cuda = torch.cuda.is_available() and plan.device != "cpu"
     fabric = Fabric(
@@ -84,6 +83,62 @@ def _open_several(plan: Plan) -> Fabric:
     )
     fabric.launch()  # starts nothing, as the processes are there: it gives each its device
     return fabric
+
+
+def check_step(method: Method, stages: Iterable[Mapping[str, StreamSpec]], device: torch.device) -> None:
+    """Refuse a step that cannot fit: the images of its streams, and what the encoder keeps of them for its gradient.
+
+    Counted is the least that a method can do with: of several views of a stream one may need no gradient.
+    """
+    have = memory() if device.type == "cpu" else None
+    if device.type == "cuda":
+        have = torch.cuda.get_device_properties(device).total_memory
+    kept = bytes_per_image(method.net.encoder, method.task.shape)
+    if have is None or kept is None:
+        return
+    pixels = 4 * torch.Size(method.task.shape).numel()
+    for streams in stages:
+        least, parts = 0, []
+        for name, each in streams.items():
+            views = len(each.views)
+            least += each.batch * (pixels * views + kept * max(1, views - 1))
+            parts.append(f"{each.batch:,} {name} images in {views} view{'s' * (views > 1)}")
+        if least > have:
+            raise UserError(
+                f"One step ({', '.join(parts)}, each of {'x'.join(map(str, method.task.shape))}) would take at least "
+                f"{in_gigabytes(least)}, and there are {in_gigabytes(have)}. Take a smaller batch, mu, image_size or "
+                "network."
+            )
+
+
+def bytes_per_image(encoder: nn.Module, shape: Shape) -> int | None:
+    """What the encoder keeps of one image until its gradient is computed; None for a module that cannot be asked.
+
+    A pass of two images that exist in shape alone (device `meta`): nothing is computed and no memory taken.
+    """
+    kept: list[int] = []
+    weights = {name: torch.empty_like(each, device="meta") for name, each in encoder.named_parameters()}
+    buffers = {name: torch.empty_like(each, device="meta") for name, each in encoder.named_buffers()}
+    own = {id(each) for each in weights.values()}
+
+    def pack(tensor: Tensor) -> Tensor:
+        if id(tensor) not in own:
+            kept.append(tensor.nbytes)
+        return tensor
+
+    for each in weights.values():
+        each.requires_grad_()
+    modes = [(each, each.training) for each in encoder.modules()]
+    try:
+        encoder.train()
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            torch.func.functional_call(encoder, {**weights, **buffers}, torch.empty(2, *shape, device="meta"))
+    except Exception:  # a module of the user's own may ask for numbers, which shapes alone do not have
+        return None
+    finally:
+        for module, training in modes:
+            module.training = training
+    return sum(kept) // 2
 
 
 @contextmanager
@@ -112,10 +167,9 @@ def keep_freed_memory(most: int = 2**30) -> bool:
     """Tell glibc's allocator to keep what a step has freed for the next one; whether it was told.
 
     By default it gives the free top of its heap back to the system as soon as that is large. Where a step ends so,
-    which depends on the addresses of the day, the next one fetches its memory again page by page: three of eight runs
-    with the CNN took 89 instead of 64 ms a step, with 20,000 page faults each. Now the top goes back from `most` bytes
-    on, in this process, for good: only the command does so. Settings of the user's own (MALLOC_..., GLIBC_TUNABLES)
-    stand.
+    which depends on the addresses of the day, the next one fetches its memory again page by page, and takes a third
+    longer. Now the top goes back from `most` bytes on, in this process, for good: only the command does so. Settings of
+    the user's own (MALLOC_..., GLIBC_TUNABLES) stand.
     """
     own = any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ)
     if own or platform.libc_ver()[0] != "glibc":

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from osp.distributed import Everywhere, any_rank, average_gradients, first, meet, rank, world
 from osp.engine.batches import Feed
 from osp.engine.data import Data, normalization
+from osp.engine.devices import check_step
 from osp.engine.evaluation import Evaluation, NotFinite
-from osp.engine.memory import check_step
 from osp.engine.optim import AveragedWeights, build_optimizer, load_optimizer_tensors, main_parameters
 from osp.engine.passes import FeedPool, Passes
 from osp.engine.records import Records, Tally

@@ -16,7 +16,7 @@ from osp import distributed
 from osp.data.split import Split, spec_for
 from osp.engine.batches import Feed
 from osp.engine.data import Data, open_data, pixel_views
-from osp.engine.devices import check_device, open_fabric, process_settings
+from osp.engine.devices import open_fabric, process_settings
 from osp.engine.finish import finish
 from osp.engine.loop import Loop
 from osp.engine.progress import Display
@@ -67,7 +67,7 @@ def train(
         if finished is not None:
             display.say(f"The run in {folder.path} is finished.")
             return Run(folder, finished, plan, opener(network))
-        distributed.by_each(lambda: check_machine(plan))
+        distributed.by_each(lambda: check_trackers(plan))  # before anything is done
         with process_settings(plan):
             return run_plan(plan, folder, resume, network, display, loading)
 
@@ -95,33 +95,22 @@ def decide(
 ) -> tuple[Plan, dict[str, Any] | None]:
     """The plan, and the result where there is one already: the first process decides, for all."""
 
-    def decided() -> tuple[Plan, dict[str, Any] | None]:
+    def decided() -> tuple[dict[str, Any], dict[str, Any] | None]:
         if resume:
             plan = stored_plan(folder, recipe)
-            return plan, finished_result(folder, plan)
+            return plan.model_dump(mode="json"), finished_result(folder, plan)
         folder.check_free()
-        return make_plan(recipe, custom_network=custom_network, progress=loading), None
+        made = make_plan(recipe, custom_network=custom_network, progress=loading)
+        return made.model_dump(mode="json"), None
 
-    def read(text: str) -> tuple[Plan, dict[str, Any] | None]:
-        fields, result = json.loads(text)
-        return Plan.model_validate_json(fields), result
-
-    def written(both: tuple[Plan, dict[str, Any] | None]) -> str:
-        return json.dumps([both[0].model_dump_json(), both[1]])
-
-    plan, finished = distributed.from_first(decided, written, read)
+    fields, finished = distributed.from_first(decided)
+    plan = Plan(**fields)
     distributed.by_each(
         lambda: None,
         "code (the method, osp or torch)",
         lambda _: [contents_of(plan.model_dump()), versions(get(plan.method).version)],
     )
     return plan, finished
-
-
-def check_machine(plan: Plan) -> None:
-    """Refuse a device or a tracker that this machine does not have, before anything is done."""
-    check_device(plan.device, plan.precision)
-    check_trackers(plan)
 
 
 def run_plan(

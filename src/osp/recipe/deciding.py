@@ -11,10 +11,19 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import torch
 from pydantic import ValidationError
 
+from osp.data import available as data_sets
+from osp.data import describe_set
+from osp.data import get as data_source
+from osp.data.split import spec_for
+from osp.data.views import find as find_view
 from osp.errors import UserError, short, suggest, user_path
 from osp.machine import cores, in_gigabytes, memory
+from osp.methods.base import Method, Options, earlier_options, published_options
+from osp.methods.registry import get, without_removed
+from osp.nets import batchnorm_momentum, check_name
 from osp.plugins import is_file, plain_name
 from osp.recipe.code import contents_of
 from osp.recipe.plan import CUSTOM, MOST_THREADS, SPLIT_FIELDS, Plan
@@ -28,13 +37,6 @@ CPU_GROUP = 128
 
 def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None) -> Plan:
     """Decide every open field; raises UserError where something is unknown or impossible, before data are read."""
-    from osp.data import describe_set
-    from osp.data import get as data_source
-    from osp.data.split import spec_for
-    from osp.data.views import find as find_view
-    from osp.methods.registry import get
-    from osp.nets import check_name
-
     data, scale, preset = recipe.data or "digits", recipe.scale or "cpu", recipe.preset or "default"
     seed = recipe.seed or 0
     recipe.trust()
@@ -44,7 +46,9 @@ def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None
     options = decide_options(method, preset, data, by_scale, recipe.options)
     for view in (options.weak, options.strong):
         find_view(view)
-    network = CUSTOM if custom_network else recipe.network or default_network(data, scale)
+    # The paper's networks at its scale; below it the fast one where the paper has WRN-28-2.
+    usual = "cnn" if data_source(data).grey else "wrn-28-2" if scale == "paper" else "fast"
+    network = CUSTOM if custom_network else recipe.network or usual
     if not custom_network:
         check_name(network)
     steps = recipe.steps or (method.paper_steps if scale == "paper" else default_steps(data, scale))
@@ -57,21 +61,17 @@ def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None
         described = describe_set(data, recipe.data_dir, size=recipe.image_size, progress=progress)
         smallest = described.smallest_of(recipe.id_classes)
     spec = spec_for(data, recipe.ood_data, seed=seed, smallest_class=smallest, **given)
-    numbers = {key: getattr(spec, key) for key in SPLIT_FIELDS}
     device = recipe.device or "auto"
     decided = {"method": recipe.method or "osp", "network": None if custom_network else network, "data": data}
     contents = contents_of({**decided, "ood_data": recipe.ood_data, "options": options.model_dump()})
-    threads = recipe.threads
-    if threads is None and scale == "demo":
-        threads = 1  # such small batches gain nothing from more, and lose much on a busy machine
+    unchanged = {"image_size", "ood_data", "test_ood", "save_every", "save_seconds", "tracker"}
+    on_cpu = device == "cpu" or not (device != "auto" or torch.cuda.is_available() or torch.backends.mps.is_available())
     return Plan(
+        **recipe.model_dump(include=unchanged),
+        **{key: getattr(spec, key) for key in SPLIT_FIELDS},
         data=data,
         data_dir=absolute(recipe.data_dir),
-        image_size=recipe.image_size,
-        ood_data=recipe.ood_data,
         ood_dir=absolute(recipe.ood_dir),
-        **numbers,
-        test_ood=recipe.test_ood,
         method=recipe.method or "osp",
         method_content=contents.pop("method", None) if is_file(recipe.method) else None,
         contents=contents,
@@ -82,27 +82,22 @@ def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None
         steps=steps,
         eval_every=recipe.eval_every or max(min(steps, 10), round(steps / (10 if scale == "demo" else 20))),
         log_every=recipe.log_every or max(1, min(100, round(steps / 100))),
-        save_every=recipe.save_every,
-        save_seconds=recipe.save_seconds,
         bn_momentum=recipe.bn_momentum or batchnorm_momentum(steps),
         seed=seed,
         device=device,
         precision=recipe.precision or "32-true",
         channels_last=recipe.channels_last is not False,
-        group=recipe.group if recipe.group is not None else (CPU_GROUP if on_cpu(device) else 0),
+        group=recipe.group if recipe.group is not None else (CPU_GROUP if on_cpu else 0),
         compile=bool(recipe.compile),
-        threads=threads,
+        # Small batches gain nothing from more threads than one, and lose much on a busy machine.
+        threads=1 if recipe.threads is None and scale == "demo" else recipe.threads,
         tensorboard=bool(recipe.tensorboard),
-        tracker=recipe.tracker,
         versions=versions(method.version),
         recipe=recipe.asked(),
     )
 
 
 def check_data_names(recipe: Recipe, data: str) -> None:
-    from osp.data import available as data_sets
-    from osp.data import get
-
     files = [name for name in (data, recipe.ood_data or "") if is_file(name)]
     if len({*map(plain_name, files), *data_sets()}) < len(files) + len(data_sets()):
         raise UserError(f"Data set {files[0]}: another set has its name; rename the file.")
@@ -112,15 +107,14 @@ def check_data_names(recipe: Recipe, data: str) -> None:
     for name in recipe.test_ood:
         if name in (data, recipe.ood_data):
             raise UserError(f"test_ood {name}: these images are in the run already; name a set that is not.")
-        if get(name).own_folder:
+        if data_source(name).own_folder:
             raise UserError(f"test_ood {name}: only sets that have a place in the data folder can be named here.")
 
 
-def decide_options(method: Any, preset: Preset, data: str, by_scale: dict[str, Any], given: dict[str, Any]) -> Any:
+def decide_options(
+    method: type[Method], preset: Preset, data: str, by_scale: dict[str, Any], given: dict[str, Any]
+) -> Any:
     """The method's options: its defaults, the preset's, the scale's, and what was asked."""
-    from osp.methods.base import earlier_options, published_options
-    from osp.methods.registry import without_removed
-
     given = without_removed(method, given)
     by_preset = {"paper": lambda: published_options(method, data), "v0.1": lambda: earlier_options(method)}
     published = by_preset.get(preset, dict)()
@@ -151,22 +145,22 @@ SHORT = {
 """What learns most from color images in minutes, for all methods alike; the same place has the figures."""
 
 
-def scale_options(method: Any, preset: Preset, scale: Scale, data: str, custom_network: bool = False) -> dict[str, Any]:
+def scale_options(
+    method: type[Method], preset: Preset, scale: Scale, data: str, custom_network: bool = False
+) -> dict[str, Any]:
     """Options that a scale sets, so that runs end in time and methods have equal budgets; published ones win over them.
 
     A module of the user's own may bring weights that large steps would destroy: its optimizer stays SGD. A method from
     elsewhere that has chosen its optimizer, rate or schedule keeps them.
     """
-    from osp.methods.base import Options
-
     known = method.Options.model_fields
     outside = not method.__module__.startswith("osp.methods.")
     chosen = [n for n, field in Options.model_fields.items() if outside and known[n].default != field.default]
     found: dict[str, Any] = {}
-    if scale == "cpu" and preset != "paper" and not is_grey(data):
+    if scale == "cpu" and preset != "paper" and not data_source(data).grey:
         least = {name: min(known[name].default, most) for name, most in BUDGET_BEFORE.items() if name in known}
         found |= BUDGET if preset == "default" else least
-    if scale != "paper" and preset != "paper" and not is_grey(data):
+    if scale != "paper" and preset != "paper" and not data_source(data).grey:
         found |= {} if custom_network or {"optimizer", "lr", "schedule"} & set(chosen) else SHORT
     if scale == "demo":
         found["batch"] = DEMO_BATCH
@@ -177,30 +171,15 @@ def scale_options(method: Any, preset: Preset, scale: Scale, data: str, custom_n
     return {name: value for name, value in found.items() if name in known and name not in kept}
 
 
-def default_network(data: str, scale: Scale) -> str:
-    """The paper's networks at scale `paper`; below it the fast one where the paper has WRN-28-2."""
-    if is_grey(data):
-        return "cnn"
-    return "wrn-28-2" if scale == "paper" else "fast"
-
-
 def default_steps(data: str, scale: Scale) -> int:
     """Steps that take seconds (`demo`) or minutes on two cores (`cpu`)."""
     if scale == "demo":
         return 400
-    return 1_500 if is_grey(data) else 3_000
-
-
-def is_grey(data: str) -> bool:
-    from osp.data import get
-
-    return get(data).grey
+    return 1_500 if data_source(data).grey else 3_000
 
 
 def check_folders(data: str, recipe: Recipe) -> None:
     """Refuse a folder of the user's that would be its own OOD source, or of which it is not said what it holds."""
-    from osp.data import get
-
     if recipe.ood_dir is not None and recipe.ood_data is None:
         raise UserError(
             f"ood_dir {recipe.ood_dir}: say what is in it: ood_data=pile (unsorted images), shards (tar files of them) "
@@ -208,18 +187,18 @@ def check_folders(data: str, recipe: Recipe) -> None:
         )
     if recipe.ood_data is None:
         return
-    if get(recipe.ood_data).unsorted and recipe.ood_ratio is not None:
+    if data_source(recipe.ood_data).unsorted and recipe.ood_ratio is not None:
         raise UserError(
             f"ood_ratio {recipe.ood_ratio:g}: it is not known which share of unsorted images is OOD. Leave it out, "
             "and all of them are used; ood_count=N takes N of them."
         )
-    same = get(data).own_folder and absolute(recipe.ood_dir) == absolute(recipe.data_dir)
-    if get(recipe.ood_data).own_folder and (recipe.ood_dir is None or same):
+    same = data_source(data).own_folder and absolute(recipe.ood_dir) == absolute(recipe.data_dir)
+    if data_source(recipe.ood_data).own_folder and (recipe.ood_dir is None or same):
         raise UserError(f"ood_data {recipe.ood_data}: name the folder of those images as ood_dir.")
 
 
 def check_machine(recipe: Recipe, options: Any) -> None:
-    """Refuse what this machine cannot do; `osp.engine.memory` knows more, once the images are known."""
+    """Refuse what this machine cannot do; `osp.engine.devices` knows more, once the images are known."""
     if recipe.threads is not None and recipe.threads > MOST_THREADS:
         raise UserError(
             f"threads: {short(recipe.threads)} asked for; this machine has {cores()} cores, and more than "
@@ -237,21 +216,6 @@ def check_machine(recipe: Recipe, options: Any) -> None:
         )
 
 
-def batchnorm_momentum(steps: int) -> float:
-    from osp.nets import batchnorm_momentum as by_length
-
-    return by_length(steps)
-
-
-def on_cpu(device: str) -> bool:
-    """Whether a run with this device setting will be on the CPU."""
-    import torch
-
-    if device == "auto":
-        return not (torch.cuda.is_available() or torch.backends.mps.is_available())
-    return device == "cpu"
-
-
 def absolute(folder: str | None) -> str | None:
     """A folder that means the same from anywhere."""
     return str(user_path(folder).absolute()) if folder else folder
@@ -259,6 +223,4 @@ def absolute(folder: str | None) -> str | None:
 
 def versions(method: int) -> dict[str, str]:
     """Of the package, of torch, and the two whose change makes results stale."""
-    import torch
-
     return {"osp": __version__, "torch": str(torch.__version__), "harness": str(HARNESS_VERSION), "method": str(method)}
