@@ -50,8 +50,8 @@ def check_writable(folder: Path, option: str = "--out") -> None:
         parent = next(each for each in [folder.absolute(), *folder.absolute().parents] if each.is_dir())
         os.rmdir(tempfile.mkdtemp(prefix=".osp-", suffix=PARTIAL, dir=parent))
     except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"{option} {folder} cannot be written ({reason}). Choose another {option}.") from None
+        why = error.strerror or error
+        raise UserError(f"{option} {folder} cannot be written ({why}). Choose another {option}.") from None
 
 
 def write_bytes(path: Path, content: bytes, earlier: Path | None = None) -> None:
@@ -74,20 +74,16 @@ def _explained(path: Path) -> Iterator[None]:
 
 def replace(path: Path, content: bytes, earlier: Path | None = None) -> None:
     """`write_bytes`, with the system's own errors."""
-    with _beside(path, earlier) as partial, open(partial, "wb") as file:
+    with _beside(path, earlier) as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """An npz file, whole or not at all; written piece by piece, as arrays may be as large as memory."""
     import numpy as np
 
-    with _explained(path), _beside(path, None) as partial, open(partial, "wb") as file:
+    with _explained(path), _beside(path) as file:
         np.savez(file, allow_pickle=False, **arrays)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -126,12 +122,14 @@ def write_text(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def _beside(path: Path, earlier: Path | None) -> Iterator[str]:
+def _beside(path: Path, earlier: Path | None = None) -> Iterator[BinaryIO]:
     """A new file in the folder of `path` that takes its place at the end, or is gone if something fails."""
     handle, partial = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent)
-    os.close(handle)
     try:
-        yield partial
+        with open(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
         os.chmod(partial, 0o666 & ~UMASK)
         if earlier is not None and path.exists():
             os.replace(path, earlier)

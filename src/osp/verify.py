@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +57,19 @@ class Verdict:
     def whole(self) -> bool:
         return not self.problems and not self.interrupted
 
-    def attempt(self, name: str, check: Callable[[], object]) -> Any:
+    def attempt(self, name: str, check: Callable[..., object], *given: object) -> Any:
         """Note that a file is good, or what is wrong with it; what the check gave, None where it failed."""
         try:
-            found = check()
+            found = check(*given)
         except (UserError, ValueError, OSError, KeyError, IndexError, TypeError) as error:
             self.problems.append(f"{name}: {error}")
             return None
         self.checked.append(name)
         return found
+
+    def file(self, path: Path, check: Callable[..., object], *given: object) -> Any:
+        """The same for a file of the folder, where it is there."""
+        return self.attempt(path.relative_to(self.path).as_posix(), check, *given) if path.exists() else None
 
 
 def verify(path: str | Path) -> Iterator[Verdict]:
@@ -88,20 +91,20 @@ def verify(path: str | Path) -> Iterator[Verdict]:
 
 def verify_store(root: Path) -> Iterator[Verdict]:
     verdict = Verdict(root, "store")
-    verdict.attempt("store.json" if (root / "store.json").exists() else "form", lambda: Store(root))
+    verdict.attempt("store.json" if (root / "store.json").exists() else "form", Store, root)
     entries = sorted(each for each in root.iterdir() if not each.name.startswith(".") and each.name != "store.json")
     lines, maps = line_files(root), sorted(root.glob(map_name("*")))
     runs = [each for each in entries if each not in (*lines, *maps)]
     for each in runs:
         if each.is_symlink() or not each.is_dir():
             verdict.problems.append(f"{each.name}: no folder of a run")
-        elif (each / "run.json").exists():
-            noted = verdict.attempt(f"{each.name}/run.json", partial(_note, each / "run.json"))
+        else:
+            noted = verdict.file(each / "run.json", _note, each / "run.json")
             if noted is not None and noted.status == "finished" and not (each / "result.json").exists():
                 verdict.problems.append(f"{each.name}: run.json says that it is finished, and it has no result")
     names: set[str] = set()
     for each in lines:
-        names |= verdict.attempt(each.name, partial(_check_lines, each, verdict)) or set()
+        names |= verdict.attempt(each.name, _check_lines, each, verdict) or set()
     for each in maps:
         run = each.name.removeprefix("map-").removesuffix(".json")
         if run not in names:
@@ -123,7 +126,7 @@ def _check_lines(path: Path, verdict: Verdict) -> set[str]:
     if found.torn:
         verdict.notes.append(f"{found.torn.removeprefix(f'{path.parent}{os.sep}')}, and goes with the next export")
     for name, line in found.runs.items():
-        verdict.attempt(f"{path.name}, {name}", partial(_check_line, line))
+        verdict.attempt(f"{path.name}, {name}", _check_line, line)
     return set(found.runs)
 
 
@@ -145,12 +148,12 @@ def _note(path: Path) -> Note:
 def verify_photos(folder: Path) -> Verdict:
     verdict = Verdict(folder, "photo model")
     _check_links(verdict)
-    verdict.attempt(f"{FACTS} and {ARRAYS}", lambda: read_model(folder))  # the backbone is no part of the folder
+    verdict.attempt(f"{FACTS} and {ARRAYS}", read_model, folder)  # the backbone is no part of the folder
     if (folder / RESULT).exists():
-        verdict.attempt(RESULT, lambda: result_of(folder))
-        verdict.attempt("tables", lambda: read_fit(folder))
+        verdict.attempt(RESULT, result_of, folder)
+        verdict.attempt("tables", read_fit, folder)
     if (folder / SUMS).exists():
-        changed = verdict.attempt(SUMS, lambda: altered(folder)) or {}
+        changed = verdict.attempt(SUMS, altered, folder) or {}
         verdict.problems += [f"{name}: {wrong}" for name, wrong in changed.items()]
     else:
         verdict.notes.append(f"it was written without checksums ({SUMS}): a changed figure or table may go unnoticed")
@@ -160,7 +163,7 @@ def verify_photos(folder: Path) -> Verdict:
 def verify_sorted(folder: Path) -> Verdict:
     """A folder that photos were sorted into: is every file that its journal names there, so that it can be undone?"""
     verdict = Verdict(folder, "sorted folder")
-    found = verdict.attempt(JOURNAL, lambda: check_sorted(folder))
+    found = verdict.attempt(JOURNAL, check_sorted, folder)
     if found is not None:
         noted, problems, by_hand = found
         verdict.problems += problems
@@ -185,21 +188,15 @@ def verify_run(path: Path) -> Verdict:
     """Every file of a run folder, and how they fit together."""
     verdict, folder = Verdict(path, "run"), RunFolder(path)
     _check_links(verdict)
-    plan = verdict.attempt("plan.yaml", lambda: Plan.read(folder.plan))
-    if folder.recipe.exists():
-        verdict.attempt("recipe.yaml", lambda: read_fields(folder.recipe))
-    split = verdict.attempt("split.npz", lambda: Split.load(folder.split)) if folder.split.exists() else None
-    if folder.data.exists():
-        verdict.attempt("data.json", folder.read_data)
-    if folder.metrics.exists():
-        verdict.attempt("metrics.jsonl", lambda: _check_metrics(folder, verdict))
-    if folder.map.exists():
-        verdict.attempt("map.json", folder.read_map)
-    for file in (folder.last, folder.previous):
-        if file.exists():
-            verdict.attempt(f"checkpoints/{file.name}", partial(_check_checkpoint, file, plan))
-    if folder.best.exists():
-        verdict.attempt("checkpoints/best.safetensors", lambda: _check_finite(folder.best))
+    plan = verdict.attempt("plan.yaml", Plan.read, folder.plan)
+    split = verdict.file(folder.split, Split.load, folder.split)
+    verdict.file(folder.recipe, read_fields, folder.recipe)
+    verdict.file(folder.data, folder.read_data)
+    verdict.file(folder.metrics, _check_metrics, folder, verdict)
+    verdict.file(folder.map, folder.read_map)
+    verdict.file(folder.last, _check_checkpoint, folder.last, plan)
+    verdict.file(folder.previous, _check_checkpoint, folder.previous, plan)
+    verdict.file(folder.best, _check_finite, folder.best)
     _check_finished(verdict, folder, plan, split)
     return verdict
 
@@ -258,7 +255,7 @@ def _check_checkpoint(file: Path, plan: Plan | None) -> None:
 
 
 def _check_finished(verdict: Verdict, folder: RunFolder, plan: Plan | None, split: Split | None) -> None:
-    result = verdict.attempt("result.json", folder.read_result) if folder.result.exists() else None
+    result = verdict.file(folder.result, folder.read_result)
     if result is None:
         if not folder.result.exists():
             verdict.notes.append("the run is not finished")
@@ -267,19 +264,16 @@ def _check_finished(verdict: Verdict, folder: RunFolder, plan: Plan | None, spli
         verdict.problems.append("result.json: it belongs to another plan")
     if plan is not None and result.get("steps") != plan.steps:
         verdict.problems.append(f"result.json: {result.get('steps')} steps, the plan has {plan.steps}")
-    if folder.model.exists():
-        verdict.attempt("model.safetensors", lambda: _check_model(folder.model, verdict))
-    else:
-        verdict.notes.append("kept without its model")
+    for file, what in ((folder.model, "model"), (folder.predictions, "predictions")):
+        if not file.exists():
+            verdict.notes.append(f"kept without its {what}")
+    verdict.file(folder.model, _check_model, folder.model, verdict)
     for file in sorted(folder.path.glob("*.npz")):
         if file not in (folder.split, folder.predictions):
-            verdict.attempt(file.name, partial(read_arrays, file))
-    if folder.predictions.exists():
-        predictions = verdict.attempt("predictions.npz", lambda: Predictions.load(folder.predictions))
-        if predictions is not None:
-            verdict.attempt("figures", lambda: _check_figures(result, predictions, split))
-    else:
-        verdict.notes.append("kept without its predictions")
+            verdict.attempt(file.name, read_arrays, file)
+    predictions = verdict.file(folder.predictions, Predictions.load, folder.predictions)
+    if predictions is not None:
+        verdict.attempt("figures", _check_figures, result, predictions, split)
 
 
 def _check_model(file: Path, verdict: Verdict) -> None:

@@ -12,6 +12,7 @@ from osp.data.view_source import Draw, ViewSource
 from osp.data.views import to_device
 from osp.errors import UserError
 from osp.methods.base import Batch, Part, Sample, Step, StreamSpec
+from osp.runs.checkpoint import unprefixed
 
 
 class Feed:
@@ -90,6 +91,4 @@ class Feed:
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         for name, stream in self.streams.items():
-            stream.load_state(
-                {k.removeprefix(f"{name}/"): v.cpu().numpy() for k, v in tensors.items() if k.startswith(f"{name}/")}
-            )
+            stream.load_state({key: value.cpu().numpy() for key, value in unprefixed(name, tensors).items()})

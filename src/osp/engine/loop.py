@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from osp.distributed import Everywhere, any_rank, average_gradients, first, meet, rank, world
 from osp.engine.batches import Feed
@@ -27,7 +27,7 @@ from osp.engine.state import Checkpoints, Standing, has_checkpoint
 from osp.errors import UserError
 from osp.evaluate.metrics import partition_quality
 from osp.files import write_arrays
-from osp.methods.base import Batch, ExtraOptimizer, Method, Stage, Step
+from osp.methods.base import Batch, Method, Stage, Step
 from osp.models.trained import save_predictor
 from osp.nets import BATCH_NORMS, StepDropout
 from osp.randomness import key_to_seed
@@ -140,7 +140,7 @@ class Loop:
             for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
                 parameter.grad = gradient
             average_gradients(parameters)
-            optimizer.optimizer.step()  # not through fabric: its loss scaling knows nothing of these gradients
+            optimizer.step()  # not through fabric: its loss scaling knows nothing of these gradients
             optimizer.zero_grad(set_to_none=True)
         with self.fabric.autocast():
             terms = self.method.losses(batch, step)
@@ -170,19 +170,16 @@ class Loop:
 
     # Stages and hooks
 
-    def optimizer_for(self, settings: Stage | ExtraOptimizer, parameters: Iterable[nn.Parameter]) -> _FabricOptimizer:
-        optimizer = self.fabric.setup_optimizers(build_optimizer(settings, parameters))
-        assert not isinstance(optimizer, tuple)
-        return optimizer
-
-    def extra_optimizers(self) -> dict[str, _FabricOptimizer]:
+    def extra_optimizers(self) -> dict[str, torch.optim.Optimizer]:
         settings = self.method.extra_optimizers()
-        return {name: self.optimizer_for(each, each.parameters) for name, each in settings.items()}
+        return {name: build_optimizer(each, each.parameters) for name, each in settings.items()}
 
     def use_optimizer(self, stage: Stage) -> None:
         """A new optimizer with the settings of this stage."""
         self.parameters = main_parameters(self.method)
-        self.optimizer = self.optimizer_for(stage, self.parameters)
+        optimizer = self.fabric.setup_optimizers(build_optimizer(stage, self.parameters))
+        assert not isinstance(optimizer, tuple)
+        self.optimizer: _FabricOptimizer = optimizer
 
     def reopen_stage(self, saved: dict[str, Tensor]) -> None:
         """The stage in which a checkpoint stands, with the optimizer and the streams as they were.

@@ -97,7 +97,7 @@ def save_run(loop: Loop) -> None:
         return  # a broken state must not take a good one's place; the loss will say so at the next line of the log
     tensors |= prefixed("optimizer", optimizer_tensors(loop.optimizer.optimizer))
     for name, optimizer in loop.extra.items():
-        tensors |= prefixed(f"extra/{name}", optimizer_tensors(optimizer.optimizer))
+        tensors |= prefixed(f"extra/{name}", optimizer_tensors(optimizer))
     tensors |= prefixed("averaged", {str(k): tensor for k, tensor in enumerate(loop.averaged.average)})
     tensors |= prefixed("streams", loop.feed.state())
     tensors |= prefixed("tally", loop.tally.sums) | prefixed("activity", loop.activity.sums)
@@ -172,7 +172,7 @@ def _take_up(loop: Loop, tensors: dict[str, Tensor], facts: CheckpointFacts) -> 
     loop.at = Standing(**facts.model_dump())
     load_state(loop.method, unprefixed("method", tensors), loop.folder.last)
     for name, optimizer in loop.extra.items():
-        load_optimizer_tensors(optimizer.optimizer, unprefixed(f"extra/{name}", tensors))
+        load_optimizer_tensors(optimizer, unprefixed(f"extra/{name}", tensors))
     loop.averaged.updates = facts.averaged_updates
     for key, tensor in unprefixed("averaged", tensors).items():
         loop.averaged.average[int(key)].copy_(tensor)
