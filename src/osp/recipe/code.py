@@ -59,13 +59,11 @@ def contents_of(fields: Mapping[str, Any]) -> dict[str, str]:
     found = {
         "method": methods.content,
         "network": networks.content,
-        "data": source.content,
-        "ood_data": source.content,
-        "score": scores.content,
-        "weak": views.content,
-        "strong": views.content,
+        "data set": source.content,
+        "OOD score": scores.content,
+        "view": views.content,
     }
-    hashes = {key: found[key](name) for key, name in names_in(fields).items() if isinstance(name, str)}
+    hashes = {key: found[NAMED[key]](name) for key, name in names_in(fields).items() if isinstance(name, str)}
     return {key: each for key, each in hashes.items() if each is not None}
 
 

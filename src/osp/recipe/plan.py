@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from osp.errors import UserError
 from osp.plugins import is_file
 from osp.recipe.code import OPTIONS, as_fields, same_files
 from osp.recipe.reading import explain, read_fields
-from osp.recipe.recipe import Precision, Preset, Recipe, Scale
+from osp.recipe.recipe import Fields, Precision, Preset, Recipe, Scale
 
 SPLIT_FIELDS = ("id_classes", "labels_per_class", "unlabeled", "ood_ratio", "id_count", "ood_count", "val_per_class")
 
@@ -48,25 +48,15 @@ FILE = "./"
 """Stands for the path of a file of code in the identity, which has its content."""
 
 
-class Plan(BaseModel):
-    """Every field decided. Written as plan.yaml before a run begins, read when it goes on."""
+class Plan(Fields):
+    """Every field decided: those named here are never open, and None in another means none.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    Written as plan.yaml before a run begins, read when it goes on.
+    """
 
     data: str
-    data_dir: str | None = None
-    image_size: int | None = Field(None, ge=8, le=1024)
-    ood_data: str | None = None
-    ood_dir: str | None = None
-    id_classes: tuple[int | str, ...] | None = None
     labels_per_class: int = Field(ge=1)
-    unlabeled: int | None = Field(None, ge=0)
-    ood_ratio: float | None = Field(None, ge=0, le=1)
-    id_count: int | None = Field(None, ge=0)
-    ood_count: int | None = Field(None, ge=0)
     val_per_class: int = Field(ge=0)
-    test_ood: tuple[str, ...] = ()
-
     method: str
     method_content: str | None = None
     """Hash of a method file's content."""
@@ -79,11 +69,8 @@ class Plan(BaseModel):
     steps: int = Field(ge=1)
     eval_every: int = Field(ge=1)
     log_every: int = Field(ge=1)
-    save_every: int | None = Field(None, ge=1)
-    save_seconds: float | None = Field(None, ge=0)
     bn_momentum: float = Field(gt=0, le=1)
     seed: int = Field(ge=0)
-
     device: str = "auto"
     precision: Precision = "32-true"
     channels_last: bool = True
@@ -91,7 +78,6 @@ class Plan(BaseModel):
     compile: bool = False
     threads: int | None = Field(None, ge=1, le=MOST_THREADS)
     tensorboard: bool = False
-    tracker: tuple[str, ...] = ()
     versions: dict[str, str] = Field(default_factory=dict)
     recipe: dict[str, Any] = Field(default_factory=dict)
     """What was asked."""

@@ -37,24 +37,8 @@ def _field(name: str, default: Any = None, **limits: Any) -> Any:
     return Field(default, description=TEXTS[name].meaning, **limits)
 
 
-class Recipe(BaseModel):
-    """What to train: data, split, method and its options, network, budget, precision, seed.
-
-    Every field may be left out; what is None is decided by `osp.train` and kept as the run's `Plan`. A recipe does not
-    change: `changed` gives another one. A field that does not exist, or a value that it cannot have, is a UserError.
-
-    >>> recipe = Recipe(data="digits", method="fixmatch", options={"threshold": 0.9}, steps=100)
-    >>> print(recipe.changed(seed=1).dump(), end="")
-    data: digits
-    method: fixmatch
-    options:
-      threshold: 0.9
-    steps: 100
-    seed: 1
-    >>> Recipe(metod="fixmatch")
-    Traceback (most recent call last):
-    osp.errors.UserError: Unknown field 'metod' in the recipe. Did you mean 'method'?
-    """
+class Fields(BaseModel):
+    """What a recipe and a plan have in common; what is None is open."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
@@ -92,14 +76,7 @@ class Recipe(BaseModel):
     compile: bool | None = _field("compile")
     threads: int | None = _field("threads", ge=1, le=MOST)
     tensorboard: bool | None = _field("tensorboard")
-
     tracker: tuple[str, ...] = _field("tracker", default=())
-
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise UserError(explain(error, self.__class__, "recipe", _options_asked(values))) from None
 
     @field_validator("ood_ratio", mode="before")
     @classmethod
@@ -132,6 +109,32 @@ class Recipe(BaseModel):
         if isinstance(value, str):  # as on the command line
             value = [word.strip() for word in value.split(",") if word.strip()]
         return () if value is None else value
+
+
+class Recipe(Fields):
+    """What to train: data, split, method and its options, network, budget, precision, seed.
+
+    Every field may be left out; what is None is decided by `osp.train` and kept as the run's `Plan`. A recipe does not
+    change: `changed` gives another one. A field that does not exist, or a value that it cannot have, is a UserError.
+
+    >>> recipe = Recipe(data="digits", method="fixmatch", options={"threshold": 0.9}, steps=100)
+    >>> print(recipe.changed(seed=1).dump(), end="")
+    data: digits
+    method: fixmatch
+    options:
+      threshold: 0.9
+    steps: 100
+    seed: 1
+    >>> Recipe(metod="fixmatch")
+    Traceback (most recent call last):
+    osp.errors.UserError: Unknown field 'metod' in the recipe. Did you mean 'method'?
+    """
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise UserError(explain(error, self.__class__, "recipe", _options_asked(values))) from None
 
     def asked(self) -> dict[str, Any]:
         """The fields that say something."""
