@@ -267,7 +267,8 @@ class Loop:
         at = self.at.done if began < 0 else began + 1
         named = f" ({', '.join(terms)})" if terms else ""
         stands = " The run stands at its last good checkpoint." if has_checkpoint(self.folder) else ""
-        return Everywhere(f"{what} at step {at}{named}.{kept}{stands} {advice(step)}")
+        advice = f"Try a smaller learning rate, for example --set lr={step.stage.lr / 3:.2g}."
+        return Everywhere(f"{what} at step {at}{named}.{kept}{stands} {advice}")
 
 
 @torch.no_grad()
@@ -297,7 +298,3 @@ def keep_batch(folder: RunFolder, batch: Batch, step: int, terms: Sequence[str])
         write_arrays(folder.failed_batch, arrays)
         return f" Its batch is kept in {folder.failed_batch.name}."
     return ""
-
-
-def advice(step: Step) -> str:
-    return f"Try a smaller learning rate, for example --set lr={step.stage.lr / 3:.2g}."

@@ -51,10 +51,7 @@ def train(
     display: Display | None = None,
     loading: Any = None,
 ) -> Run:
-    """Train what the recipe describes, in the folder `out` (by default runs/<data>-<method>-...).
-
-    `resume=True` continues the run in that folder; a finished one is returned as it is. `network` replaces the
-    recipe's network by a copy of a torch module of your own that turns images into feature vectors.
+    """`osp.train` without its picture.
 
     Where torchrun has started several processes, all of them call this and share the run; the first one writes.
     """
@@ -134,9 +131,8 @@ def run_plan(
             loop.run()
             result, predictions = finish(loop, data)
             loop.records.write_result(loop.at.done, result)
-    if not distributed.first():
-        return Run(folder, result, plan, opener(network))
-    return Run(folder, result, plan, opener(network), data, predictions)
+    in_hand = (data, predictions) if distributed.first() else ()
+    return Run(folder, result, plan, opener(network), *in_hand)
 
 
 def images_for(plan: Plan, folder: RunFolder, resume: bool, loading: Any = None) -> Data:
@@ -230,7 +226,6 @@ def build_loop(
     method.net.group = plan.group or None
     if plan.compile:
         method.net.encoder.compile()
-
     return Loop(plan, method, fresh, feed, data, folder, fabric, records)
 
 
