@@ -93,7 +93,8 @@ class Passes:
                 raise ValueError(f"the function gave {shapes} for {end - first} images; wanted is one row for each")
             return results
 
-        source, take = views or self.feed.views, take or collect
+        source = self.feed.views if views is None else views
+        take = take or collect
         chunks = list(itertools.pairwise(chunk_bounds(len(index), even=train)))
         with (
             self.averaged.applied() if ema else nullcontext(),
