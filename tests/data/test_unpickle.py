@@ -159,6 +159,8 @@ BOMBS = {
     "a frame of 2^62 bytes": b"\x80\x04\x95" + (2**62).to_bytes(8, "little") + b"N.",
     "a text of 2^40 bytes": b"\x80\x04\x8d" + (2**40).to_bytes(8, "little") + b"N.",
     "a state for a function": b"\x80\x02" + ENCODE + b"N}U\x0c__defaults__K\x01\x85s\x86b.",
+    "2^33 bytes to be changed later": b"\x80\x05\x96" + (2**33).to_bytes(8, "little") + b"N.",
+    "a tuple doubled 40 times": b"\x80\x02K\x01\x85" + b"2\x86" * 40 + b".",
     "a set": b"\x80\x04\x8f.",
     "a call of a text": b"\x80\x02U\x01a)R.",
 }

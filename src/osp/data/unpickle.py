@@ -7,215 +7,205 @@ batch of CIFAR has few instructions beside its pixels, so that reading it takes 
 
 from __future__ import annotations
 
+import io
 import math
-import os
 import pickle
 import re
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from osp.errors import UserError
+
+MOST_DIMENSIONS = 8
+
+Refused = pickle.UnpicklingError
 
 
 class _DType:
     """Stands in for numpy's dtype, whose state may not come from a file: wrong flags in it break numpy's memory."""
 
     def __init__(self, kind: Any, *_: object) -> None:
-        name = kind.decode("latin1") if isinstance(kind, bytes) else kind
-        if not isinstance(name, str) or not re.fullmatch(r"[<>|=]?[buif][1248]", name):
-            raise pickle.UnpicklingError(f"an array of type {_shown(name)}")
+        if not re.fullmatch(r"[<>|=]?[buif][1248]", name := _text(kind)):
+            raise Refused(f"an array of type {name[:40]!r}")
         self.real: np.dtype[Any] = np.dtype(name)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         """Of all there is, only the order of bytes counts."""
-        if not isinstance(state, tuple) or len(state) < 2:
-            raise pickle.UnpicklingError("a type of numbers without its byte order")
-        order = state[1].decode("latin1") if isinstance(state[1], bytes) else state[1]
-        if order not in ("<", ">", "|", "="):
-            raise pickle.UnpicklingError(f"the byte order {_shown(order)}")
-        self.real = np.dtype(order + self.real.str[1:])
+        self.real = self.real.newbyteorder(_text(state[1]))  # type: ignore[arg-type]  # or ValueError
 
 
 class _Array(np.ndarray[Any, Any]):
     """An array filled from a file only with as many bytes as its shape and type need."""
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        if not isinstance(state, tuple) or len(state) != 5:
-            raise pickle.UnpicklingError("an array without its shape")
         _, shape, dtype, fortran, raw = state
-        if not isinstance(dtype, _DType) or not isinstance(raw, bytes):
-            raise pickle.UnpicklingError("an array of something else than numbers")
-        if len(raw) != math.prod(_shape(shape)) * dtype.real.itemsize:
-            raise pickle.UnpicklingError("an array whose bytes do not fit its shape")
-        super().__setstate__((1, shape, dtype.real, bool(fortran), raw))  # type: ignore[arg-type]
+        real = _numbers(dtype, raw)
+        if len(raw) != math.prod(_shape(shape)) * real.itemsize:
+            raise Refused("an array whose bytes do not fit its shape")
+        super().__setstate__((1, shape, real, bool(fortran), raw))  # type: ignore[arg-type]
+
+
+def _text(value: object) -> str:
+    text = value.decode("latin1") if isinstance(value, bytes) else value
+    if not isinstance(text, str):
+        raise Refused(f"a {type(text).__name__} in place of a text")
+    return text
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
     sides = shape if isinstance(shape, tuple) and len(shape) <= MOST_DIMENSIONS else (None,)
     if not all(isinstance(side, int) and 0 <= side < 2**40 for side in sides):
-        raise pickle.UnpicklingError("an array of an odd shape")
+        raise Refused("an array of an odd shape")
     return shape  # type: ignore[no-any-return]
 
 
-def _shown(value: object) -> str:
-    """A value for a message: only text and bytes are spelled out, for anything else could be of any size."""
-    return repr(value[:40]) if isinstance(value, str | bytes) else f"a {type(value).__name__}"
+def _numbers(dtype: object, raw: object) -> np.dtype[Any]:
+    if not isinstance(dtype, _DType) or not isinstance(raw, bytes):
+        raise Refused("an array of something else than numbers")
+    return dtype.real
 
 
-MOST_DIMENSIONS = 8
+def _ndarray(*_: object) -> None:
+    """Only ever handed to `_reconstruct`: numpy's own class could be called with anything."""
+    raise Refused("an array made from nothing")
 
 
-_NDARRAY = object()
-"""Only ever handed to `_reconstruct`: numpy's own class could be called with anything."""
-
-
-def _reconstruct(subtype: object, shape: tuple[int, ...], _kind: object) -> np.ndarray:
+def _reconstruct(subtype: object, shape: object, _kind: object) -> np.ndarray:
     """numpy's own calls this with an empty shape; a large one would only serve to eat memory."""
-    if subtype is not _NDARRAY or not isinstance(shape, tuple) or len(shape) != 1 or shape[0] != 0:
-        raise pickle.UnpicklingError("an array of an unusual kind")
+    if subtype is not _ndarray or shape != (0,):
+        raise Refused("an array of an unusual kind")
     return _Array((0,), np.int8)
 
 
-def _frombuffer(buffer: bytes, dtype: _DType, shape: tuple[int, ...], order: str, *_: object) -> np.ndarray:
-    if not isinstance(dtype, _DType) or not isinstance(buffer, bytes | bytearray):
-        raise pickle.UnpicklingError("an array of something else than numbers")
-    flat = np.frombuffer(buffer, dtype=dtype.real)
-    return flat.reshape(_shape(shape), order="F" if order == "F" else "C")
+def _frombuffer(raw: Any, dtype: object, shape: object, order: object, *_: object) -> np.ndarray:
+    return np.frombuffer(raw, _numbers(dtype, raw)).reshape(_shape(shape), order="F" if order == "F" else "C")
 
 
-def _encode(text: str, encoding: str = "latin1") -> bytes:
-    if not isinstance(text, str) or encoding not in ("latin1", "latin-1", "utf-8", "ascii"):
-        raise pickle.UnpicklingError(f"the encoding {_shown(encoding)}")
-    return text.encode(encoding)
+def _encode(text: object, encoding: str = "latin1") -> bytes:
+    if encoding not in ("latin1", "latin-1", "utf-8", "ascii"):
+        raise Refused("an odd encoding")
+    return _text(text).encode(encoding)
 
 
-def _bytes(value: bytes | bytearray = b"") -> bytes:
-    if not isinstance(value, bytes | bytearray):
-        raise pickle.UnpicklingError("bytes made from something else")
-    return bytes(value)
+def _bytes(value: object = b"") -> bytes:
+    if not isinstance(value, bytes):
+        raise Refused("bytes made from something else")
+    return value
 
 
-def _ordered(pairs: Any = ()) -> OrderedDict[Any, Any]:
+def _ordered(pairs: Any = ()) -> dict[Any, Any]:
     """An ordered table; Python 2 gives its pairs to the call."""
-    if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
-        raise pickle.UnpicklingError("a table of something else than pairs")
-    _check_keys([pair[0] for pair in pairs])
-    return OrderedDict(pairs)
+    pairs = [(key, value) for key, value in pairs]
+    _check_keys([key for key, _ in pairs])
+    return dict(pairs)
 
 
 def _check_keys(keys: list[Any]) -> None:
     """Only what is hashed in no time: a tuple of tuples, a million deep, ends the process when it is hashed."""
     if not all(type(key) in (str, bytes, int) for key in keys):
-        raise pickle.UnpicklingError("a key that is neither text nor a number")
+        raise Refused("a key that is neither text nor a number")
 
 
-_ADMITTED: dict[tuple[str, str], object] = {
-    ("_codecs", "encode"): _encode,
-    ("collections", "OrderedDict"): _ordered,
-    ("numpy", "ndarray"): _NDARRAY,
-    ("numpy", "dtype"): _DType,
+class _Memo(dict[int, Any]):
+    """A value seen before is no container: 40 lists, each twice in the next, are 10^12."""
+
+    def __getitem__(self, number: int) -> Any:
+        if isinstance(value := super().__getitem__(number), tuple | list | dict):
+            raise Refused("a list or table that is used twice")
+        return value
+
+
+class _File(io.BytesIO):
+    def read(self, count: int | None = -1, /) -> bytes:
+        content = super().read(count)
+        if len(content) < (count or 0):
+            raise EOFError
+        return content
+
+
+_ADMITTED: dict[str, Callable[..., Any]] = {
+    "_codecs.encode": _encode,
+    "collections.OrderedDict": _ordered,
+    "numpy.ndarray": _ndarray,
+    "numpy.dtype": _DType,
 }
 for _core in ("numpy.core", "numpy._core"):  # before and after numpy 2
-    _ADMITTED[_core + ".multiarray", "_reconstruct"] = _reconstruct
-    _ADMITTED[_core + ".numeric", "_frombuffer"] = _frombuffer
+    _ADMITTED |= {f"{_core}.multiarray._reconstruct": _reconstruct, f"{_core}.numeric._frombuffer": _frombuffer}
 for _builtins in ("builtins", "__builtin__"):  # Python 3 and 2
-    _ADMITTED[_builtins, "bytes"] = _bytes
-    _ADMITTED[_builtins, "bytearray"] = _bytes
-
-
-_USUAL: dict[int, Callable[[Any], None]] = dict(pickle._Unpickler.dispatch)
+    _ADMITTED |= {f"{_builtins}.bytes": _bytes, f"{_builtins}.bytearray": _bytes}
 
 
 class _Unpickler(pickle._Unpickler):
     """Python's reader with its instructions watched: no state but an array's, no key but text and numbers, no container
     twice, and no more bytes made than the file has."""
 
-    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(_USUAL)
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(pickle._Unpickler.dispatch)
     stack: list[Any]
+    read: Callable[[int], bytes]
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._left = os.fstat(file.fileno()).st_size
-        self._budget = 2 * self._left + 2**20
-        self._file = file
-        super().__init__(self, encoding="bytes")
-
-    def read(self, count: int) -> bytes:
-        """As many bytes as there are, never room for more."""
-        if not 0 <= count <= self._left:
-            raise EOFError
-        self._left -= count
-        return self._file.read(count)
-
-    def readline(self) -> bytes:
-        line = self._file.readline(1 << 20)
-        self._left -= len(line)
-        return line
-
-    def readinto(self, _buffer: object) -> int:
-        raise pickle.UnpicklingError("a buffer from elsewhere")
+    def __init__(self, content: bytes) -> None:
+        super().__init__(_File(content), encoding="bytes")
+        self.memo = _Memo()
+        self._budget = 2 * len(content) + 2**20
 
     def find_class(self, module: str, name: str) -> Any:
-        try:
-            return _ADMITTED[module, name]
-        except (KeyError, TypeError):
-            raise pickle.UnpicklingError(
-                f"{str(module)[:80]}.{str(name)[:80]}, which has no place in a data file"
-            ) from None
+        if (found := _ADMITTED.get(f"{module}.{name}")) is None:
+            raise Refused(f"{str(module)[:80]}.{str(name)[:80]}, which has no place in a data file")
+        return found
 
-    def check_call(self) -> None:
-        if not any(self.stack[-2] is each for each in _ADMITTED.values()):
-            raise pickle.UnpicklingError("a call of something that is no function")
+    def call(self) -> None:
+        arguments, function = self.stack.pop(), self.stack.pop()
+        if not callable(function) or not isinstance(arguments, tuple):
+            raise Refused("a call of something that is no function")
+        self.stack.append(function(*arguments))
+        self._count_made()
 
-    def check_state(self) -> None:
-        if not isinstance(self.stack[-2], _DType | _Array):
-            raise pickle.UnpicklingError(f"a state for a {type(self.stack[-2]).__name__}")
+    def build(self) -> None:
+        state = self.stack.pop()
+        if not isinstance(self.stack[-1], _DType | _Array) or not isinstance(state, tuple):
+            raise Refused(f"a state for a {type(self.stack[-1]).__name__}")
+        self.stack[-1].__setstate__(state)
+        self._count_made()
 
-    def count_made(self) -> None:
+    def _count_made(self) -> None:
         """Count the bytes of what a call has made: calls of one long text, many times over, could fill the memory."""
         value = self.stack[-1]
         self._budget -= len(value) if isinstance(value, bytes) else getattr(value, "nbytes", 0)
         if self._budget < 0:
-            raise pickle.UnpicklingError("more bytes than the file can hold")
+            raise Refused("more bytes than the file can hold")
 
-    def check_seen(self) -> None:
-        """A value seen before is no container: 40 lists, each twice in the next, are 10^12."""
-        if isinstance(self.stack[-1], tuple | list | dict):
-            raise pickle.UnpicklingError("a list or table that is used twice")
+    def read_bytearray(self) -> None:
+        """As bytes: Python's own makes room for as many as the file says before it reads them."""
+        self.stack.append(self.read(int.from_bytes(self.read(8), "little")))
 
     def refuse(self) -> None:
-        raise pickle.UnpicklingError("an instruction that has no place in a data file")
+        raise Refused("an instruction that has no place in a data file")
 
 
-Check = Callable[[_Unpickler], None]
+def _keys_checked(code: bytes, keys: slice) -> Callable[[_Unpickler], None]:
+    usual: Callable[[Any], None] = pickle._Unpickler.dispatch[code[0]]
+
+    def load(reader: _Unpickler) -> None:
+        _check_keys(reader.stack[keys])
+        usual(reader)
+
+    return load
 
 
-def _watch(codes: Sequence[bytes], before: Check = lambda _: None, after: Check = lambda _: None) -> None:
-    for code in codes:
-
-        def watched(reader: _Unpickler, usual: Callable[[Any], None] = _USUAL[code[0]]) -> None:
-            before(reader)
-            usual(reader)
-            after(reader)
-
-        _Unpickler.dispatch[code[0]] = watched
-
-
-_watch([pickle.REDUCE], _Unpickler.check_call, _Unpickler.count_made)
-_watch([pickle.BUILD], _Unpickler.check_state, _Unpickler.count_made)
-_watch([pickle.SETITEM], lambda reader: _check_keys(reader.stack[-2:-1]))
-_watch([pickle.SETITEMS, pickle.DICT], lambda reader: _check_keys(reader.stack[::2]))
-_watch([pickle.GET, pickle.BINGET, pickle.LONG_BINGET], after=_Unpickler.check_seen)
-for _code in (
-    # these make objects in other ways than batches of images need
-    *(pickle.INST, pickle.OBJ, pickle.NEWOBJ, pickle.NEWOBJ_EX, pickle.EXT1, pickle.EXT2, pickle.EXT4),
-    *(pickle.PERSID, pickle.BINPERSID, pickle.NEXT_BUFFER, pickle.READONLY_BUFFER),
-    *(pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET),
-):
-    _Unpickler.dispatch[_code[0]] = _Unpickler.refuse
+_Unpickler.dispatch |= {
+    pickle.REDUCE[0]: _Unpickler.call,
+    pickle.BUILD[0]: _Unpickler.build,
+    pickle.BYTEARRAY8[0]: _Unpickler.read_bytearray,
+    pickle.SETITEM[0]: _keys_checked(pickle.SETITEM, slice(-2, -1)),
+    pickle.SETITEMS[0]: _keys_checked(pickle.SETITEMS, slice(None, None, 2)),
+    pickle.DICT[0]: _keys_checked(pickle.DICT, slice(None, None, 2)),
+}
+# these make objects in other ways than batches of images need: INST, OBJ, NEWOBJ, NEWOBJ_EX, EXT1, EXT2, EXT4, PERSID,
+# BINPERSID, NEXT_BUFFER, READONLY_BUFFER, DUP, EMPTY_SET, ADDITEMS and FROZENSET
+_Unpickler.dispatch |= dict.fromkeys(b"io\x81\x92\x82\x83\x84PQ\x97\x982\x8f\x90\x91", _Unpickler.refuse)
 
 
 def load_plain(path: Path) -> Any:
@@ -224,14 +214,13 @@ def load_plain(path: Path) -> Any:
     Raises UserError for anything else (before it can run) and for a file that is cut short or no pickle at all.
     """
     try:
-        with open(path, "rb") as file:
-            return _Unpickler(file).load()
+        return _Unpickler(path.read_bytes()).load()
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}.") from None
     except MemoryError:
         raise UserError(f"{path} asks for more memory than there is: it is damaged. Fetch it again.") from None
     except Exception as error:  # a damaged pickle can fail with almost any exception
-        if isinstance(error, EOFError) or "truncated" in str(error) or "Ran out of input" in str(error):
+        if isinstance(error, EOFError) or "truncated" in str(error) or "exhausted" in str(error):
             raise UserError(f"{path} ends too early (it has {path.stat().st_size:,} bytes). Fetch it again.") from None
         raise UserError(
             f"{path} was refused: it is not the plain pickle it should be (found {str(error)[:300]}). "

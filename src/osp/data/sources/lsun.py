@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from osp.data.folders import list_images
@@ -38,14 +39,12 @@ class Lsun(Published):
 
     def read(self, folder: Path, request: Request) -> tuple[ImageSet, ImageSet | None]:
         files = list_images(folder)
-        result = decoded(request, folder, [files])
-        part = result.parts[0]
-        if not len(part.images):
+        (pool,) = decoded(request, folder, [(files, None)])
+        if not len(pool):
             raise UserError(
                 f"None of the {len(files)} images in {folder} could be read. Unpack LSUN_resize.tar.gz again."
             )
-        variant = self.variant(folder, (0, len(part.images), 0))
-        return part.image_set(request, None, (), variant=variant, **result.moments), None
+        return replace(pool, variant=self.variant(folder, (0, len(pool), 0))), None
 
 
 SOURCE = Lsun(folders=FOLDERS, counts=(0, 10_000, 0)).source()

@@ -7,6 +7,7 @@ The class numbers follow wnids.txt, of which the paper takes the first hundred a
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -44,18 +45,13 @@ class TinyImageNet(Published):
     def read(self, folder: Path, request: Request) -> tuple[ImageSet, ImageSet | None]:
         """Decode and resize once; map the pixels after that."""
         wnids = _wnids(folder)
-        listed = [_train(folder, wnids), _validation(folder, wnids)]
-        parts = decoded(request, folder, [files for files, _ in listed]).parts
-        variant = self.variant(folder, (len(parts[0].images), 0, len(parts[1].images)))
-        check_classes(listed[0][1][parts[0].kept], wnids, folder / "train", parts[0].skipped)
-        if not len(parts[1].images):
+        parts = [_train(folder, wnids), _validation(folder, wnids)]
+        train, test = decoded(request, folder, parts, _class_names(folder, wnids), **MOMENTS)
+        check_classes(train, wnids, folder / "train")
+        if not len(test):
             raise UserError(f"{folder / 'val'} holds no image that can be read. {AGAIN}")
-        names = _class_names(folder, wnids)
-        train, test = (
-            part.image_set(request, labels, names, variant=variant, **MOMENTS)
-            for part, (_, labels) in zip(parts, listed, strict=True)
-        )
-        return train, test
+        variant = self.variant(folder, (len(train), 0, len(test)))
+        return replace(train, variant=variant), replace(test, variant=variant)
 
 
 def _wnids(folder: Path) -> list[str]:
