@@ -12,7 +12,6 @@ import json
 import os
 import re
 import signal
-import struct
 import sys
 import warnings
 from collections.abc import Sequence
@@ -268,24 +267,23 @@ def resize_batch(images: np.ndarray, size: int) -> np.ndarray:
     return out
 
 
-def send(stream: IO[bytes], header: Any, body: bytes | memoryview = b"") -> None:
-    """Write one message of the workers' protocol: two lengths, JSON, raw bytes."""
-    text = json.dumps(header).encode()
-    stream.write(struct.pack("<II", len(text), len(body)) + text)
+def send(stream: IO[bytes], header: Any, body: bytes = b"") -> None:
+    """Write one message of the workers' protocol: a line of JSON, raw bytes."""
+    stream.write(json.dumps([header, len(body)]).encode() + b"\n")
     stream.write(body)
     stream.flush()
 
 
 def receive(stream: IO[bytes]) -> tuple[Any, bytes]:
     """Read one message; EOFError where the other side has gone."""
-    lengths = stream.read(8)
-    if len(lengths) < 8:
+    line = stream.readline()
+    if not line.endswith(b"\n"):
         raise EOFError
-    text_length, body_length = struct.unpack("<II", lengths)
-    text, body = stream.read(text_length), stream.read(body_length)
-    if len(text) < text_length or len(body) < body_length:
+    header, length = json.loads(line)
+    body = stream.read(length)
+    if len(body) < length:
         raise EOFError
-    return json.loads(text), body
+    return header, body
 
 
 def _work() -> None:
@@ -302,7 +300,7 @@ def _work() -> None:
         except EOFError:
             return
         images, skipped = decode_many([content if place is None else place for place in places], size, most_pixels)
-        send(sys.stdout.buffer, skipped, images.data.cast("B") if images.size else b"")
+        send(sys.stdout.buffer, skipped, images.tobytes())
 
 
 if __name__ == "__main__":

@@ -1,19 +1,20 @@
 """Decode many image files in worker processes, in order.
 
-Processes, not threads: on two cores 10,000 small JPEGs take 0.6 s in two processes, 1.4 s in two threads and 1.8 s
-without either. Plain subprocesses rather than multiprocessing: they neither fork a process in which torch runs
-threads nor need the user's script to guard its main module.
+Processes, not threads, in which two cores decode hardly faster than one. Plain subprocesses rather than
+multiprocessing: they neither fork a process in which torch runs threads nor need the user's script to guard its main
+module.
 """
 
 from __future__ import annotations
 
 import contextlib
+import queue
 import signal
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -35,140 +36,112 @@ def decode_all(paths: Sequence[Place], size: int, workers: int | None = None) ->
     """Chunks of (images, [(position in paths, reason)]) in the order of `paths`, a few megabytes each."""
     step = max(1, min(CHUNK, (4 << 20) // (3 * size * size)))
     starts = range(0, len(paths), step)
-    workers = min(workers or cores(), 16, len(starts))
+    chunks = [paths[start : start + step] for start in starts]
+    workers = min(workers or cores(), 16, len(chunks))
     if len(paths) < WORTH_A_PROCESS or workers < 1 or not sys.executable:
-        chunks: Iterator[Chunk] = (decoder.decode_many(paths[start : start + step], size) for start in starts)
-        yield from _placed(chunks, starts)
-        return
-    with _Pool(size, workers) as pool:
-        yield from _placed(pool.map([paths[start : start + step] for start in starts]), starts)
+        yield from _placed((decoder.decode_many(chunk, size) for chunk in chunks), starts)
+    else:
+        yield from _placed(_in_processes(chunks, size, workers), starts)
 
 
-def _placed(chunks: Iterator[Chunk], starts: Sequence[int]) -> Iterator[Chunk]:
+def _placed(chunks: Iterable[Chunk], starts: Sequence[int]) -> Iterator[Chunk]:
     for start, (images, skipped) in zip(starts, chunks, strict=True):
         yield images, [(start + position, reason) for position, reason in skipped]
 
 
-class _Pool:
-    """Threads, each of which asks a worker process of its own."""
+def _in_processes(chunks: Sequence[Sequence[Place]], size: int, workers: int) -> Iterator[Chunk]:
+    """In order, with only a few chunks ahead of the reader, so that memory stays small."""
+    closing = threading.Event()
+    decoders = [Decoder() for _ in range(workers)]
+    free: queue.SimpleQueue[Decoder] = queue.SimpleQueue()
+    for each in decoders:
+        free.put(each)
 
-    def __init__(self, size: int, workers: int) -> None:
-        self._size, self._window = size, 2 * workers
-        self._closing = threading.Event()
-        self._own = threading.local()
-        self._started: list[_Worker] = []
-        self._threads = ThreadPoolExecutor(workers)
+    def decode(paths: Sequence[Place]) -> Chunk:
+        mine = free.get()
+        try:
+            return mine.ask(paths, size)
+        except decoder.Unreadable as reason:
+            why = str(reason)
+        finally:
+            free.put(mine)
+        if len(paths) == 1 or closing.is_set():
+            return np.empty((0, 3, size, size), np.uint8), [(position, why) for position in range(len(paths))]
+        # the process ended over one of these (a crash in a decoder, or memory): find which, and keep the others
+        parts = list(_placed((decode([path]) for path in paths), range(len(paths))))
+        return np.concatenate([images for images, _ in parts]), [item for _, skipped in parts for item in skipped]
 
-    def __enter__(self) -> _Pool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop the workers first: after an interrupt their images are no longer wanted."""
-        self._closing.set()
-        for worker in list(self._started):
-            worker.stop()
-        self._threads.shutdown(wait=True, cancel_futures=True)
-        for worker in self._started:  # one may have been started meanwhile
-            worker.close()
-
-    def map(self, chunks: Sequence[Sequence[Place]]) -> Iterator[Chunk]:
-        """In order, with only a few chunks ahead of the reader, so that memory stays small."""
-        waiting: deque[Future[Chunk]] = deque()
+    threads = ThreadPoolExecutor(workers)  # each thread asks a process of its own
+    waiting: deque[Future[Chunk]] = deque()
+    try:
         for chunk in chunks:
-            waiting.append(self._threads.submit(self._decode, chunk))
-            if len(waiting) > self._window:
+            waiting.append(threads.submit(decode, chunk))
+            if len(waiting) > 2 * workers:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-
-    def _decode(self, paths: Sequence[Place]) -> Chunk:
-        worker: _Worker | None = getattr(self._own, "worker", None)
-        if worker is None:
-            self._own.worker = worker = _Worker()
-            self._started.append(worker)
-        try:
-            return worker.ask(paths, self._size)
-        except (EOFError, OSError, ValueError):
-            self._own.worker = None
-            self._started.remove(worker)
-            worker.close()
-            why = worker.why()
-        return self._one_by_one(paths, why)
-
-    def _one_by_one(self, paths: Sequence[Place], why: str) -> Chunk:
-        """A worker died on one of these (a crash in a decoder, or memory): find which, and keep the others."""
-        if len(paths) == 1 or self._closing.is_set():
-            nothing = np.empty((0, 3, self._size, self._size), np.uint8)
-            return nothing, [(position, why) for position in range(len(paths))]
-        parts = list(_placed((self._decode([path]) for path in paths), range(len(paths))))
-        return np.concatenate([images for images, _ in parts]), [item for _, skipped in parts for item in skipped]
+    finally:
+        closing.set()
+        for each in decoders:  # first: after an interrupt their images are no longer wanted
+            each.kill()
+        threads.shutdown(wait=True, cancel_futures=True)
+        for each in decoders:
+            each.close()
 
 
 class Decoder:
-    """A worker process that is kept, for single images in memory: what crashes or takes too long ends it, not us."""
+    """A worker process, started when it is asked: what crashes or takes too long ends it, not us."""
 
     def __init__(self) -> None:
-        self._worker: _Worker | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
     def __call__(self, content: bytes, size: int, most_pixels: int = decoder.MAX_PIXELS) -> np.ndarray:
-        """As `osp.data.decode.decode`."""
+        """As `osp.data.decode.decode`, from one thread at a time."""
         with self._lock:
-            self._worker = worker = self._worker or _Worker()
-            try:
-                images, skipped = worker.ask([None], size, most_pixels, content)
-            except (EOFError, OSError, ValueError):
-                self._worker = None
-                worker.close()
-                raise decoder.Unreadable(worker.why()) from None
+            images, skipped = self.ask([None], size, most_pixels, content)
         if skipped:
             raise decoder.Unreadable(skipped[0][1])
         found: np.ndarray = images[0]
         return found
 
-    def close(self) -> None:
-        with self._lock:
-            if self._worker is not None:
-                self._worker.stop()
-                self._worker.close()
-                self._worker = None
-
-
-class _Worker:
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [*python(), decoder.__file__],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        self._stopped = False
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._in, self._out = self._process.stdin, self._process.stdout
-
     def ask(
         self, paths: Sequence[Place | None], size: int, most_pixels: int = decoder.MAX_PIXELS, content: bytes = b""
     ) -> Chunk:
-        """None stands for the `content`."""
-        decoder.send(self._in, [list(paths), size, most_pixels], content)
-        skipped, body = decoder.receive(self._out)
-        # a bytearray, as torch wants arrays that it may write to
-        images = np.frombuffer(bytearray(body), np.uint8).reshape(-1, 3, size, size)
-        return images, [(int(position), str(reason)) for position, reason in skipped]
+        """As `decode_many`, None standing for the `content`; `Unreadable` where the process ends over it."""
+        self._process = process = self._process or subprocess.Popen(
+            [*python(), decoder.__file__],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            decoder.send(process.stdin, [list(paths), size, most_pixels], content)
+            skipped, body = decoder.receive(process.stdout)
+            # a bytearray, as torch wants arrays that it may write to
+            images = np.frombuffer(bytearray(body), np.uint8).reshape(-1, 3, size, size)
+            return images, [(int(position), str(reason)) for position, reason in skipped]
+        except (EOFError, OSError, ValueError):
+            timed_out = self._end(patience=2.0) == -getattr(signal, "SIGPROF", 0) != 0
+            took_long = f"it took longer than {decoder.SECONDS} s to decode"
+            raise decoder.Unreadable(took_long if timed_out else "the decoder crashed on it") from None
 
-    def stop(self) -> None:
-        self._stopped = True
-        self._process.kill()
-
-    def why(self) -> str:
-        """Why there is no answer."""
-        timed_out = self._process.returncode == -getattr(signal, "SIGPROF", 0) != 0
-        return f"it took longer than {decoder.SECONDS} s to decode" if timed_out else "the decoder crashed on it"
+    def kill(self) -> None:
+        """End the process, if need be from another thread."""
+        if process := self._process:
+            process.kill()
 
     def close(self) -> None:
+        with self._lock:
+            self._end()
+
+    def _end(self, patience: float = 0.0) -> int | None:
+        """End the process, and say how it has ended if it does so by itself."""
+        process, self._process = self._process, None
+        if process is None:
+            return None
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(0 if self._stopped else 2)  # it has ended: how, is of interest
-        self._process.kill()
-        for stream in (self._in, self._out):
-            with contextlib.suppress(OSError):
-                stream.close()
-        self._process.wait()
+            process.wait(patience)
+        process.kill()
+        process.communicate()
+        return process.returncode
