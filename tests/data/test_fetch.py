@@ -67,11 +67,12 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server() -> Iterator[_Server]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Server]:
     with _Server() as running:
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         running.files["file.bin"] = CONTENT
+        monkeypatch.setenv("OSP_MIRROR", running.url)
         yield running
         running.shutdown()
         thread.join()
@@ -83,7 +84,7 @@ GOOD = Remote("https://example.org/file.bin", hashlib.md5(CONTENT).hexdigest())
 
 def test_a_good_file_arrives_whole_with_progress(server: _Server, tmp_path: Path) -> None:
     seen: list[tuple[int, int, str]] = []
-    path = fetch(GOOD, tmp_path / "sub", base_url=server.url, progress=lambda *step: seen.append(step))
+    path = fetch(GOOD, tmp_path / "sub", progress=lambda *step: seen.append(step))
     assert path.read_bytes() == CONTENT
     assert seen[-1] == (len(CONTENT), len(CONTENT), "Fetching file.bin")
     assert [item.name for item in path.parent.iterdir()] == ["file.bin"]
@@ -91,13 +92,13 @@ def test_a_good_file_arrives_whole_with_progress(server: _Server, tmp_path: Path
 
 def test_a_wrong_checksum_is_refused_and_leaves_nothing(server: _Server, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"not the published file \(MD5"):
-        fetch(Remote(GOOD.url, "0" * 32), tmp_path, base_url=server.url)
+        fetch(Remote(GOOD.url, "0" * 32), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_broken_connection_is_continued_where_it_broke(server: _Server, tmp_path: Path) -> None:
     server.cut_after = [100_000, 200_000]
-    assert fetch(GOOD, tmp_path, base_url=server.url).read_bytes() == CONTENT
+    assert fetch(GOOD, tmp_path).read_bytes() == CONTENT
     assert server.ranges == [None, "bytes=100000-", "bytes=300000-"]
 
 
@@ -106,21 +107,21 @@ def test_a_connection_that_keeps_breaking_is_an_error_and_the_next_call_goes_on(
 ) -> None:
     server.cut_after = [1000] * 3
     with pytest.raises(UserError, match="broke off 3 times"):
-        fetch(GOOD, tmp_path, base_url=server.url)
+        fetch(GOOD, tmp_path)
     assert not (tmp_path / "file.bin").exists()
-    assert fetch(GOOD, tmp_path, base_url=server.url).read_bytes() == CONTENT
+    assert fetch(GOOD, tmp_path).read_bytes() == CONTENT
     assert server.ranges[-1] == "bytes=3000-"
 
 
 @pytest.mark.parametrize("old", [b"old rubbish", bytes(len(CONTENT)), bytes(len(CONTENT) + 5)])
 def test_a_wrong_part_of_an_earlier_attempt_is_thrown_away(server: _Server, tmp_path: Path, old: bytes) -> None:
     (tmp_path / ".file.bin.part").write_bytes(old)
-    assert fetch(GOOD, tmp_path, base_url=server.url).read_bytes() == CONTENT
+    assert fetch(GOOD, tmp_path).read_bytes() == CONTENT
 
 
 def test_a_missing_file_on_the_server_names_the_address(server: _Server, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nothing.bin answered 404"):
-        fetch(Remote("https://example.org/nothing.bin", ""), tmp_path, base_url=server.url)
+        fetch(Remote("https://example.org/nothing.bin", ""), tmp_path)
 
 
 def test_without_a_server_the_error_comes_after_one_try_and_says_what_to_put_where(
@@ -134,19 +135,24 @@ def test_without_a_server_the_error_comes_after_one_try_and_says_what_to_put_whe
         return answer(*given)
 
     monkeypatch.setattr(fetching, "_answer", counted)
+    monkeypatch.setenv("OSP_MIRROR", "http://127.0.0.1:9")
     with pytest.raises(UserError) as error:
-        download("cifar10", osp.data.get("cifar10").remotes, tmp_path / "data", base_url="http://127.0.0.1:9")
+        download("cifar10", osp.data.get("cifar10").remotes, tmp_path / "data")
     assert len(tries) == 1
     assert "put cifar-10-python.tar.gz (from https://www.cs.toronto.edu/~kriz/) into" in str(error.value)
     assert str(tmp_path / "data") in str(error.value)
     assert not (tmp_path / "data").exists()
 
 
-def test_a_server_that_never_answers_is_given_up_within_the_time_allowed(tmp_path: Path) -> None:
+def test_a_server_that_never_answers_is_given_up_within_the_time_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "CONNECT_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("OSP_MIRROR", f"http://127.0.0.1:{silent.getsockname()[1]}")
         started = time.monotonic()
         with pytest.raises(UserError, match="no answer within"):
-            fetch(GOOD, tmp_path, base_url=f"http://127.0.0.1:{silent.getsockname()[1]}", connect_seconds=0.5)
+            fetch(GOOD, tmp_path)
         assert time.monotonic() - started < fetching.STALL_SECONDS / 2
 
 
@@ -161,7 +167,6 @@ def test_loading_a_missing_set_fetches_it(
         remotes.append(Remote(remote.url, hashlib.md5(server.files[remote.file]).hexdigest(), remote.folder))
     # the packed files are the published ones compressed anew, so their sums are other ones
     monkeypatch.setattr(mnist.MNIST, "remotes", tuple(remotes))
-    monkeypatch.setenv("OSP_MIRROR", server.url)
     train, test = osp.data.load("mnist", tmp_path)
     assert test is not None
     assert (len(train), len(test), train.variant) == (60_000, 10_000, None)
@@ -181,7 +186,7 @@ def test_every_missing_set_says_which_file_to_put_where(name: str, tmp_path: Pat
 def test_a_file_far_too_large_is_refused(server: _Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching, "LARGEST_FETCHED", 1000)
     with pytest.raises(UserError, match="not the published file"):
-        fetch(GOOD, tmp_path, base_url=server.url)
+        fetch(GOOD, tmp_path)
     assert not any(tmp_path.iterdir())
 
 
@@ -189,7 +194,7 @@ def test_a_server_that_crawls_is_given_up(server: _Server, tmp_path: Path, monke
     monkeypatch.setattr(fetching, "SLOWEST", 10**15)
     monkeypatch.setattr(fetching, "WINDOW", 0.0)
     with pytest.raises(UserError, match="bytes per second"):
-        fetch(GOOD, tmp_path, base_url=server.url)
+        fetch(GOOD, tmp_path)
 
 
 def _tar(path: Path, *members: tuple[str, bytes | None, bytes]) -> Path:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import http.client
 import lzma
 import os
-import queue
 import shutil
 import struct
 import tarfile
@@ -21,6 +20,7 @@ import urllib.request
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -42,24 +42,12 @@ LARGEST_UNPACKED = 16 * 2**30
 """Bytes an archive may unpack to: five times the largest set we know (STL-10)."""
 
 
-def how_to_get(remotes: Sequence[Remote], root: Path) -> str:
-    """Which file to put where, for those who fetch by hand."""
-    place = root / remotes[0].folder
-    files = ", ".join(remote.url for remote in remotes)
-    return f"fetched by itself where there is a network; otherwise put {files} into {place}"
-
-
-def download(
-    name: str, remotes: Sequence[Remote], root: Path, *, base_url: str | None = None, progress: Progress | None = None
-) -> None:
-    """Fetch the files of a set that are not there yet into their places below `root`.
-
-    `base_url` (or OSP_MIRROR) names another server that has the files under their own names.
-    """
+def download(name: str, remotes: Sequence[Remote], root: Path, progress: Progress | None = None) -> None:
+    """Fetch the files of a set that are not there yet into their places below `root`."""
     missing = [remote for remote in remotes if not (root / remote.folder / remote.file).exists()]
     for remote in missing:
         try:
-            fetch(remote, root / remote.folder, base_url=base_url, progress=progress)
+            fetch(remote, root / remote.folder, progress)
         except UserError as error:
             names = " and ".join(other.file for other in missing[missing.index(remote) :])
             raise UserError(
@@ -69,16 +57,12 @@ def download(
             ) from None
 
 
-def fetch(
-    remote: Remote,
-    folder: Path,
-    *,
-    base_url: str | None = None,
-    progress: Progress | None = None,
-    connect_seconds: float = CONNECT_SECONDS,
-) -> Path:
-    """Fetch one file into `folder`. A part left by an earlier attempt is continued; a wrong checksum leaves nothing."""
-    base = base_url or os.environ.get("OSP_MIRROR")
+def fetch(remote: Remote, folder: Path, progress: Progress | None = None) -> Path:
+    """Fetch one file into `folder`. A part left by an earlier attempt is continued; a wrong checksum leaves nothing.
+
+    OSP_MIRROR names another server that has the files under their own names.
+    """
+    base = os.environ.get("OSP_MIRROR")
     url = f"{base.rstrip('/')}/{remote.file}" if base else remote.url
     target, part = folder / remote.file, folder / f".{remote.file}.part"
     try:
@@ -88,10 +72,10 @@ def fetch(
             if target.exists():  # another process fetched it meanwhile
                 return target
             continued = part.exists()
-            found = _fetch_parts(url, part, progress, connect_seconds)
+            found = _fetch_parts(url, part, progress)
             if found != remote.md5 and continued:  # perhaps the old part was the wrong one
                 part.unlink()
-                found = _fetch_parts(url, part, progress, connect_seconds)
+                found = _fetch_parts(url, part, progress)
             if found != remote.md5:
                 part.unlink()
                 raise UserError(f"{url} is not the published file (MD5 {found}, should be {remote.md5}).")
@@ -101,14 +85,14 @@ def fetch(
     return target
 
 
-def _fetch_parts(url: str, part: Path, progress: Progress | None, connect_seconds: float) -> str:
+def _fetch_parts(url: str, part: Path, progress: Progress | None) -> str:
     """Append to `part` until it is complete, trying again where the connection breaks. Its MD5."""
     reason = ""
     for _ in range(ATTEMPTS):
         have = part.stat().st_size if part.exists() else 0
         headers = {"User-Agent": f"osp/{__version__}", **({"Range": f"bytes={have}-"} if have else {})}
         try:
-            response = _answer(urllib.request.Request(url, headers=headers), connect_seconds)
+            response = _answer(urllib.request.Request(url, headers=headers))
         except urllib.error.HTTPError as error:
             if error.code == 416:  # nothing after what we have: it is complete, or not what we think it is
                 return md5(part)
@@ -151,27 +135,24 @@ def _fetch_parts(url: str, part: Path, progress: Progress | None, connect_second
     raise UserError(f"the connection to {url} broke off {ATTEMPTS} times ({reason}); start again to continue.")
 
 
-def _answer(request: urllib.request.Request, seconds: float) -> Any:
+def _answer(request: urllib.request.Request) -> Any:
     """Open a connection within a time that covers the name lookup too, which has no time limit of its own."""
-    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    answer: Future[Any] = Future()
 
     def connect() -> None:
         try:
-            answers.put(urllib.request.urlopen(request, timeout=STALL_SECONDS))
+            answer.set_result(urllib.request.urlopen(request, timeout=STALL_SECONDS))
         except Exception as error:
-            answers.put(error)
+            answer.set_exception(error)
 
     threading.Thread(target=connect, daemon=True).start()
     try:
-        answer = answers.get(timeout=seconds)
-    except queue.Empty:
-        raise TimeoutError(f"no answer within {seconds:g} seconds") from None
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+        return answer.result(CONNECT_SECONDS)
+    except TimeoutError:
+        raise TimeoutError(f"no answer within {CONNECT_SECONDS:g} seconds") from None
 
 
-def extract(archive: Path, into: Path, folder: str, *, progress: Progress | None = None) -> Path:
+def extract(archive: Path, into: Path, folder: str, progress: Progress | None = None) -> Path:
     """Unpack `archive` and move its top folder `folder` into `into`. A folder already there is left alone."""
     target = into / folder
     if target.exists():
@@ -207,7 +188,10 @@ def _unpack(archive: Path, into: Path, progress: Progress | None) -> None:
     text, total, done = f"Unpacking {archive.name}", archive.stat().st_size, 0
     opened = _zip_members(archive) if zipfile.is_zipfile(archive) else _tar_members(archive)
     for count, (name, position, content) in enumerate(opened):
-        path = into / _inside(archive, name)
+        inner = PurePosixPath(name.replace("\\", "/"))
+        if inner.is_absolute() or ".." in inner.parts or not inner.parts or ":" in inner.parts[0]:
+            raise UserError(f"{archive} holds {name!r}, which would land outside the folder. It was not unpacked.")
+        path = into / inner
         path.parent.mkdir(parents=True, exist_ok=True)
         with content, open(path, "xb") as out:
             while block := content.read(1 << 20):
@@ -240,10 +224,3 @@ def _zip_members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
                 raise UserError(f"{archive} holds {member.filename!r}, a link or device. It was not unpacked.")
             if not member.is_dir():
                 yield member.filename, member.header_offset, opened.open(member)
-
-
-def _inside(archive: Path, name: str) -> PurePosixPath:
-    path = PurePosixPath(name.replace("\\", "/"))
-    if path.is_absolute() or ".." in path.parts or (path.parts and ":" in path.parts[0]) or not path.parts:
-        raise UserError(f"{archive} holds {name!r}, which would land outside the folder. It was not unpacked.")
-    return path

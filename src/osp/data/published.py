@@ -5,18 +5,20 @@ A set declares its files and says how they are read; what `load`, `describe` and
 
 from __future__ import annotations
 
+import contextlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from osp.data import cache
 from osp.data.folders import check_root
 from osp.data.images import ImageSet
-from osp.data.source import Description, Progress, Remote, Request, Source, SourceInfo, SplitDefaults
+from osp.data.source import Description, Progress, Remote, Request, Source, SourceInfo
 from osp.errors import UserError
 from osp.machine import in_gigabytes, memory
 
@@ -58,18 +60,14 @@ class Published(ABC):
         """How these counts differ from `counts`, in words; None where that says nothing."""
         return None
 
-    def source(self, *, within: SplitDefaults | None = None, across: SplitDefaults | None = None,
-               class_sizes: tuple[int, ...] = (), grey: bool = False) -> Source:  # fmt: skip
-        """What the set's file declares."""
+    def source(self, **facts: Any) -> Source:
+        """What the set's file declares, with what else `Source` has room for."""
         return Source(
             load=lambda request: self.read(self.open(request), request),
             describe=lambda request: self.description(self.open(request), request),
             look=self.look,
             remotes=self.fetched,
-            grey=grey,
-            class_sizes=class_sizes,
-            within=within,
-            across=across,
+            **facts,
         )
 
     @property
@@ -90,7 +88,7 @@ class Published(ABC):
         if archive is None:
             from osp.data.fetch import download
 
-            download(request.name, self.fetched, request.root, progress=request.progress)
+            download(request.name, self.fetched, request.root, request.progress)
             archive = self._archive(request.root)
         if archive is not None:
             return unpack(request.root / archive.file, archive, request.progress)
@@ -102,10 +100,10 @@ class Published(ABC):
         return next((remote for remote in self.remotes if remote.unpacks and (root / remote.file).is_file()), None)
 
     def how(self, root: Path) -> str:
-        """How to get the set."""
-        from osp.data.fetch import how_to_get
-
-        return how_to_get(self.fetched, root)
+        """How to get the set: which file to put where, for those who fetch by hand."""
+        files = ", ".join(remote.url for remote in self.fetched)
+        place = root / self.fetched[0].folder
+        return f"fetched by itself where there is a network; otherwise put {files} into {place}"
 
     def look(self, request: Request) -> SourceInfo:
         """What is there, in a moment."""
@@ -119,7 +117,7 @@ class Published(ABC):
             return SourceInfo(name, False, str(root), how=self.how(root))
         try:
             found = self.glance(folder, request)
-            train, unknown, test = counted(found)
+            train, unknown, test = sum(found.train), found.train_unknown, sum(found.test or ()) + found.test_unknown
             variant = self.variant(folder, (train, unknown, test), compute=not self.large)
         except UserError as error:
             return SourceInfo(name, False, str(folder), how=self.how(root), problem=str(error))
@@ -131,13 +129,14 @@ class Published(ABC):
 
         With `compute=False` checksums count only where they are remembered.
         """
-        different = self.unlike(found) if found not in ((), self.counts) else None
-        wrong = []
-        if not (stated := variant_stated(folder) or different):
-            for name, md5 in self.md5_in(folder).items():
-                if (folder / name).is_file() and self.md5_of(folder / name, compute) not in (md5, None):
-                    wrong.append(name)
-        return stated or (f"not as published (checksum): {', '.join(wrong)}" if wrong else None)
+        with contextlib.suppress(OSError):
+            if stated := " ".join((folder / "VARIANT.txt").read_text("utf-8", errors="replace").split()):
+                return stated
+        if found not in ((), self.counts) and (different := self.unlike(found)):
+            return different
+        known = {name: md5 for name, md5 in self.md5_in(folder).items() if (folder / name).is_file()}
+        wrong = [name for name, md5 in known.items() if self.md5_of(folder / name, compute) not in (md5, None)]
+        return f"not as published (checksum): {', '.join(wrong)}" if wrong else None
 
     def md5_in(self, folder: Path) -> Mapping[str, str]:
         """The published checksums of the files in this folder."""
@@ -150,19 +149,6 @@ class Published(ABC):
     def sized(self, request: Request) -> tuple[int, int, int]:
         """The shape of the images at the size asked for."""
         return (self.shape[0], request.size, request.size) if request.size else self.shape
-
-
-def counted(found: Description) -> tuple[int, int, int]:
-    """Training images with a class and without one, test images."""
-    return sum(found.train), found.train_unknown, sum(found.test or ()) + found.test_unknown
-
-
-def variant_stated(folder: Path) -> str | None:
-    """What a VARIANT.txt says, in one line."""
-    try:
-        return " ".join((folder / "VARIANT.txt").read_text("utf-8", errors="replace").split()) or None
-    except OSError:
-        return None
 
 
 def unpack(archive: Path, remote: Remote, progress: Progress | None) -> Path:
@@ -178,11 +164,18 @@ def unpack(archive: Path, remote: Remote, progress: Progress | None) -> Path:
         into = cache.cache_dir() / "unpacked" / cache.digest(str(archive), status.st_size, status.st_mtime_ns)
         into.mkdir(parents=True, exist_ok=True)
     new = not (into / remote.unpacks).exists()
-    target = extract(archive, into, remote.unpacks, progress=progress)
+    target = extract(archive, into, remote.unpacks, progress)
     note = target / "VARIANT.txt"
     if new and cache.md5_of(archive) != remote.md5 and not note.exists():
         note.write_text(f"not as published (checksum): {archive.name}\n", "utf-8")
     return target
+
+
+def need(folder: Path, remote: Remote, *files: str) -> None:
+    """Refuse a folder in which one of these files of an archive is missing."""
+    for file in files:
+        if not (folder / file).is_file():
+            raise UserError(f"{folder / file} is missing. Fetch {remote.file} again and unpack it.")
 
 
 def check_labels(labels: np.ndarray, classes: int, path: Path) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from osp.data.images import ImageSet
-from osp.data.published import Published, check_labels, names_in, resized
+from osp.data.published import Published, check_labels, names_in, need, resized
 from osp.data.source import Description, Remote, Request, SplitDefaults, per_class
 from osp.errors import UserError
 
@@ -38,7 +38,6 @@ class Layout:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """All files with images."""
         return *self.train, self.test
 
 
@@ -65,9 +64,7 @@ class Cifar(Published):
 
     def _open(self, folder: Path) -> Layout:
         layout = self._layout(folder) or self.layouts[0]
-        for file in layout.files:
-            if not (folder / file).is_file():
-                raise UserError(f"{folder / file} is missing. Fetch {layout.remote.file} again and unpack it.")
+        need(folder, layout.remote, *layout.files)
         return layout
 
     def md5_in(self, folder: Path) -> Mapping[str, str]:
@@ -120,8 +117,8 @@ class Cifar(Published):
             listed = _unpickled(path).get(layout.label[:-1] + "_names", [])
             names = tuple(item.decode("latin1") if isinstance(item, bytes) else str(item) for item in listed)
         if len(names) != len(self.names):
-            said = f"{path} names {len(names)} classes instead of {len(self.names)}"
-            raise UserError(f"{said}. Fetch {layout.remote.file} again.")
+            wrong = f"{len(names)} classes instead of {len(self.names)}"
+            raise UserError(f"{path} names {wrong}. Fetch {layout.remote.file} again.")
         return names
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import os
 import zlib
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, cast
 
@@ -54,8 +53,8 @@ class Mnist(Published):
                     f"{path} holds {len(images):,} images, but {labels_path} {len(labels):,} labels. Fetch both again."
                 )
             pixels, numbers = resized(images[:, None], request.size), check_labels(labels, 10, labels_path)
-            whole = ImageSet(request.name, pixels, numbers, CLASSES, (0.1307,), (0.3081,), variant)
-            sets.append(replace(whole, mirror=False, cutout=False))
+            facts = (CLASSES, (0.1307,), (0.3081,), variant)
+            sets.append(ImageSet(request.name, pixels, numbers, *facts, mirror=False, cutout=False))
         return sets[0], sets[1]
 
     def description(self, folder: Path, request: Request) -> Description:

@@ -5,7 +5,6 @@ The training set is the labeled images followed by the unlabeled ones, whose lab
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 
 from osp.data import cache
 from osp.data.images import ImageSet, PixelSummary, moments
-from osp.data.published import Published, check_labels, names_in
+from osp.data.published import Published, names_in, need
 from osp.data.source import Description, Remote, Request, SplitDefaults, per_class
 from osp.errors import UserError
 from osp.machine import cores
@@ -27,7 +26,8 @@ SIDE = 96
 IMAGE_BYTES = 3 * SIDE * SIDE
 CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
 COUNTS = {"train_X.bin": 5_000, "unlabeled_X.bin": 100_000, "test_X.bin": 8_000}
-CHUNK = 250
+CHUNK, BLOCK = 250, 4_000
+"""Images resized at once by one thread, and by all of them before the next are read."""
 
 
 class Stl10(Published):
@@ -70,6 +70,7 @@ class Stl10(Published):
 
 def _counted(folder: Path) -> tuple[tuple[int, int, int], tuple[np.ndarray, np.ndarray]]:
     """How many images each file holds by its size, and the labels."""
+    need(folder, REMOTE, *COUNTS, "train_y.bin", "test_y.bin")
     train, unlabeled, test = (_count(folder / file) for file in COUNTS)
     return (train, unlabeled, test), (_labels(folder / "train_y.bin", train), _labels(folder / "test_y.bin", test))
 
@@ -84,28 +85,20 @@ def _resize(
     with ThreadPoolExecutor(cores()) as threads:  # Pillow resizes without the interpreter's lock
         for file, count in zip(COUNTS, counts, strict=True):
             stored = np.memmap(folder / file, np.uint8, mode="r", shape=(count, 3, SIDE, SIDE))
-            for images in _ahead(threads, stored, resize_batch, size):
-                writer.append(images)
-                (test if file == "test_X.bin" else train).update(images)
-                done += len(images)
-                if request.progress:
-                    request.progress(done, sum(counts), f"Resizing {folder.name}")
+            upright = stored.transpose(0, 1, 3, 2)  # images are stored column by column
+            for start in range(0, count, BLOCK):
+                pieces = [upright[at : at + CHUNK] for at in range(start, min(start + BLOCK, count), CHUNK)]
+                for images in threads.map(resize_batch, pieces, [size] * len(pieces)):
+                    writer.append(images)
+                    (test if file == "test_X.bin" else train).update(images)
+                    done += len(images)
+                    if request.progress:
+                        request.progress(done, sum(counts), f"Resizing {folder.name}")
     mean, std = moments(train.levels)
     return {"mean": mean, "std": std, "pixels": [train.hexdigest(), test.hexdigest()]}
 
 
-def _ahead(threads: ThreadPoolExecutor, stored: np.ndarray, resize: Any, size: int) -> Iterator[np.ndarray]:
-    """Resized chunks in order. Images are stored column by column: rows and columns change places."""
-    step = 16 * CHUNK
-    for start in range(0, len(stored), step):
-        block = stored[start : start + step].transpose(0, 1, 3, 2)
-        pieces = [block[at : at + CHUNK] for at in range(0, len(block), CHUNK)]
-        yield from threads.map(resize, pieces, [size] * len(pieces))
-
-
 def _count(path: Path) -> int:
-    if not path.is_file():
-        raise UserError(f"{path} is missing. Fetch {REMOTE.file} again and unpack it.")
     size = path.stat().st_size
     if size == 0 or size % IMAGE_BYTES:
         raise UserError(
@@ -117,14 +110,12 @@ def _count(path: Path) -> int:
 
 def _labels(path: Path, count: int) -> np.ndarray:
     """Stored as 1 to 10."""
-    if not path.is_file():
-        raise UserError(f"{path} is missing. Fetch {REMOTE.file} again and unpack it.")
     stored = np.fromfile(path, np.uint8)
     if len(stored) != count:
         raise UserError(f"{path} should hold {count:,} bytes, one for each image, but {len(stored):,} were found.")
     if stored.min() < 1 or stored.max() > 10:
         raise UserError(f"{path} holds the label {stored[(stored < 1) | (stored > 10)][0]}, but they go from 1 to 10.")
-    return check_labels(stored.astype(np.int64) - 1, 10, path)
+    return stored.astype(np.int64) - 1
 
 
 def _names(folder: Path) -> tuple[str, ...]:
