@@ -13,9 +13,8 @@ import os
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,8 +40,7 @@ def digest(*parts: object) -> str:
     return hashlib.blake2b(repr(parts).encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
 
 
-@dataclass(frozen=True)
-class Cached:
+class Cached(NamedTuple):
     """A memory-mapped array and what was noted while it was made."""
 
     images: np.ndarray
@@ -92,17 +90,16 @@ def cached(
     """
     folder, stem = cache_dir(), f"{label}-{digest(VERSION, key)}"
     array, notes = folder / f"{stem}-{fingerprint[:16]}.npy", folder / f"{stem}-{fingerprint[:16]}.json"
-    found = _open(array, notes, row_shape)
-    if found is not None:
+    if found := _open(array, notes, row_shape):
         return found
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder / f"{stem}.lock"):
-            found = _open(array, notes, row_shape)  # another process may have made it while this one waited
-            if found is None:
-                _make(array, notes, row_shape, build)
-                _drop_others(folder, stem, keep=array.stem)
-                found = _open(array, notes, row_shape)
+            if found := _open(array, notes, row_shape):  # another process made it while this one waited
+                return found
+            _make(array, notes, row_shape, build)
+            _drop_others(folder, stem, keep=array.stem)
+            found = _open(array, notes, row_shape)
     except OSError as error:
         raise UserError(
             f"Decoded images cannot be kept in {folder}: {reason(error)}. Set OSP_CACHE to a folder with room."
@@ -142,7 +139,7 @@ def _open(array: Path, notes: Path, row_shape: tuple[int, ...]) -> Cached | None
 
 
 def _checksum(path: Path) -> int:
-    """Of the whole file, each time it is opened: about a second per gigabyte, a hundredth of what making it took."""
+    """Of the whole file, each time it is opened: a hundredth of what making it took."""
     total = 0
     with open(path, "rb") as file:
         while block := file.read(1 << 20):

@@ -53,7 +53,6 @@ class Remote:
 
     @property
     def file(self) -> str:
-        """Its name."""
         return self.url.rsplit("/", 1)[1]
 
 
@@ -138,7 +137,6 @@ class Source:
     look: Callable[[Request], SourceInfo] | None = None
     """Say in a moment what is there; left out, nothing is said but that the set has a name."""
     remotes: tuple[Remote, ...] = ()
-    """The published files."""
     grey: bool = False
     """Small grey images, for which the small convolutional network is the default."""
     own_folder: bool = False
@@ -192,16 +190,14 @@ def get(name: str) -> Source:
 
 def described(name: str, train: ImageSet, test: ImageSet | None) -> Description:
     """The description of sets that are loaded already."""
-    counts = [None if images is None else _counted(images, len(train.class_names)) for images in (train, test)]
-    (known, unknown), (test_known, test_unknown) = counts[0] or ((), 0), counts[1] or (None, 0)
-    return Description(name, train.class_names, known, test_known, train.shape, unknown, test_unknown)
 
+    def counted(images: ImageSet) -> tuple[tuple[int, ...], int]:
+        if images.labels is None:
+            return (), len(images)
+        return per_class(images.labels, len(train.class_names)), int((images.labels < 0).sum())
 
-def _counted(images: ImageSet, classes: int) -> tuple[tuple[int, ...], int]:
-    """Images of each class, and images without one."""
-    if images.labels is None:
-        return (), len(images)
-    return per_class(images.labels, classes), int((images.labels < 0).sum())
+    (classes, unknown), (tested, test_unknown) = counted(train), (None, 0) if test is None else counted(test)
+    return Description(name, train.class_names, classes, tested, train.shape, unknown, test_unknown)
 
 
 def per_class(labels: np.ndarray, classes: int) -> tuple[int, ...]:

@@ -173,12 +173,13 @@ def make_split(
     copies, test_copies = _copies(train, test, ood_train, ood_test)
     inter = ood_train is not None or ood_test is not None
     named = train.class_names
-    id_groups = [_group(train, number, spec.seed, "split", number) for number in classes]
-    if inter:
+    id_groups, ood_groups = _groups(train, classes, spec.seed, "split"), []
+    if not inter:
+        ood_groups = _groups(train, _others(train, classes), spec.seed, "split")
+    elif ood_train is not None:
         key = (spec.seed, "split", "ood")
-        ood_groups = [] if ood_train is None else _ood_groups(ood_train, (), *key, offset=len(train), without=copies)
-    else:
-        ood_groups = _ood_groups(train, classes, spec.seed, "split")
+        ood_groups = _groups(ood_train, _others(ood_train, ()), *key, offset=len(train), without=copies)
+    ood_groups = [group for group in ood_groups if len(group)]
     held = held_back(spec, id_groups)
     rest = [Group(group.name, group.rows[held:]) for group in id_groups]
     source = ood_train.name if ood_train is not None else ood_test.name if ood_test is not None else None
@@ -219,31 +220,29 @@ def make_split(
     )
 
 
-def _group(images: ImageSet, number: int, *key: int | str, offset: int = 0, without: np.ndarray | None = None) -> Group:
-    """One class in drawn order; number -1 stands for the images without a class."""
-    if images.labels is None:
-        rows = np.arange(len(images), dtype=np.int64)
-    else:
-        labels = np.asarray(images.labels)
-        rows = np.flatnonzero(labels == number if number >= 0 else labels < 0).astype(np.int64)
-    name = (
-        f"class {class_name(images.class_names, number)}" if number >= 0 else f"{images.name} (images without a class)"
-    )
-    if without is not None and len(without):
-        rows = np.setdiff1d(rows, without)
-    return Group(name, offset + rows[permutation(len(rows), *key)])
-
-
-def _ood_groups(
-    images: ImageSet, not_these: Sequence[int], *key: int | str, offset: int = 0, without: np.ndarray | None = None
+def _groups(
+    images: ImageSet, numbers: Sequence[int], *key: int | str, offset: int = 0, without: np.ndarray | None = None
 ) -> list[Group]:
-    """The classes that have images and are not ID, then the images without a class where there are any."""
-    present = np.unique(images.labels) if images.labels is not None else np.array([-1] if len(images) else [])
-    numbers = [int(number) for number in present if number >= 0 and number not in not_these]
-    if (present < 0).any():
-        numbers.append(-1)
-    groups = [_group(images, number, *key, number, offset=offset, without=without) for number in numbers]
-    return [group for group in groups if len(group)]
+    """These classes in drawn order; -1 stands for the images without a class."""
+    labels, groups = _labels(images), []
+    for number in numbers:
+        rows = np.flatnonzero(labels == number).astype(np.int64)
+        if without is not None:
+            rows = np.setdiff1d(rows, without)
+        without_class = f"{images.name} (images without a class)"
+        name = f"class {class_name(images.class_names, number)}" if number >= 0 else without_class
+        groups.append(Group(name, offset + rows[permutation(len(rows), *key, number)]))
+    return groups
+
+
+def _others(images: ImageSet, classes: Sequence[int]) -> list[int]:
+    """The classes that have images and are not these, then -1 where there are images without a class."""
+    present = np.unique(_labels(images)).tolist()
+    return [number for number in present if number >= 0 and number not in classes] + [-1] * (-1 in present)
+
+
+def _labels(images: ImageSet) -> np.ndarray:
+    return np.full(len(images), -1) if images.labels is None else np.maximum(images.labels, -1)
 
 
 def _copies(

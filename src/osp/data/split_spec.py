@@ -132,16 +132,13 @@ def _class_number(given: int | str, names: Sequence[str], set_name: str) -> int:
         if given in names:
             return names.index(given)
         if not given.strip().isdecimal():
-            raise UserError(f"id_classes: {set_name} has no class {given!r}.{_suggest(given, names)}")
+            hint = suggest(given, names)
+            few = f" It has {len(names)} classes: {few_names(names)}."
+            raise UserError(f"id_classes: {set_name} has no class {given!r}.{hint if len(hint) < 400 else few}")
     number = int(given)
     if not 0 <= number < len(names):
         raise UserError(f"id_classes: {set_name} has no class {number}; its classes are 0 to {len(names) - 1}.")
     return number
-
-
-def _suggest(word: str, names: Sequence[str]) -> str:
-    hint = suggest(word, names)
-    return hint if len(hint) < 400 else f" It has {len(names)} classes: {few_names(names)}."
 
 
 def few_names(names: Sequence[str]) -> str:
@@ -169,16 +166,17 @@ def held_back(spec: SplitSpec, groups: Sequence[Group]) -> int:
     """How many images of each class are held back from the unlabeled ones, if every class has as many."""
     smallest = min(groups, key=len)
     labels, val, available = spec.labels_per_class, spec.val_per_class, len(smallest)
+    only = "1 image" if available == 1 else f"{available} images"
     if labels > available:
         beside = f" beside {val} validation images (val_per_class)" if val else ""
         raise UserError(
-            f"labels_per_class: {labels} labels per class asked for, but {smallest.name} has only {_images(available)} "
+            f"labels_per_class: {labels} labels per class asked for, but {smallest.name} has only {only} "
             f"for training; the largest that fits{beside} is {max(available - val, 0)}."
         )
     if labels + val > available:
         raise UserError(
             f"val_per_class: {labels} labeled and {val} validation images per class asked for, but {smallest.name} "
-            f"has only {_images(available)}; with {labels} labels the largest val_per_class that fits is "
+            f"has only {only}; with {labels} labels the largest val_per_class that fits is "
             f"{available - labels}."
         )
     return labels + val
@@ -188,37 +186,32 @@ def unlabeled_counts(
     spec: SplitSpec, rest: Sequence[Group], ood: Sequence[Group], set_name: str, source: str | None
 ) -> tuple[list[int], list[int]]:
     """Unlabeled images of each ID class and of each OOD class."""
-    total, available = spec.unlabeled, sum(map(len, ood))
-    if not available and (spec.ood_ratio or spec.ood_count):
+    id_counts, ood_counts = [len(group) for group in rest], [len(group) for group in ood]
+    total, everything = spec.unlabeled, sum(id_counts) + sum(ood_counts)
+    if not sum(ood_counts) and (spec.ood_ratio or spec.ood_count):
         asked = f"ood_ratio: {spec.ood_ratio}" if spec.ood_ratio else f"ood_count: {spec.ood_count}"
-        none = (
-            f"all {len(rest)} classes of {set_name} are ID"
-            if source is None
-            else f"the OOD source {source} has no training images"
-        )
+        all_id = f"all {len(rest)} classes of {set_name} are ID"
+        none = all_id if source is None else f"the OOD source {source} has no training images"
         raise UserError(
             f"{asked} asked for, but there are 0 OOD images: {none}. "
             "Name fewer id_classes, give an OOD source, or ask for an ood_ratio of 0."
         )
-    if spec.id_count is not None:
-        id_counts = _exactly("id_count", spec.id_count, rest, _after(spec))
-        ood_counts = [len(group) for group in ood]
+    if spec.ood_ratio is not None:
+        id_counts, ood_counts = _counts_at_ratio(spec, rest, ood)
+    elif spec.id_count is not None or spec.ood_count is not None:
+        if spec.id_count is not None:
+            id_counts = _exactly("id_count", spec.id_count, rest, _after(spec))
         if spec.ood_count is not None:
             ood_counts = _exactly("ood_count", spec.ood_count, ood)
-    elif spec.ood_ratio is not None:
-        id_counts, ood_counts = _counts_at_ratio(spec, rest, ood)
-    elif spec.ood_count is not None:
-        id_counts, ood_counts = _counts_with_ood_count(spec, spec.ood_count, rest, ood)
-    elif total is None:
-        id_counts, ood_counts = [len(group) for group in rest], [len(group) for group in ood]
-    else:
-        everything = sum(map(len, rest)) + available
+            if total is not None:
+                id_counts = [_beside_ood(spec, total, spec.ood_count, rest)] * len(rest)
+    elif total is not None:
         if total > everything:
             raise UserError(
                 f"unlabeled: {total} images asked for, but {everything} are left after the labeled and validation "
                 f"images; the largest total that fits is {everything}."
             )
-        counts = proportional_counts(total, [len(group) for group in (*rest, *ood)])
+        counts = proportional_counts(total, id_counts + ood_counts)
         id_counts, ood_counts = counts[: len(rest)], counts[len(rest) :]
     if total and not sum(id_counts) + sum(ood_counts):
         raise UserError(
@@ -265,13 +258,8 @@ def largest_at_ratio(ratio: Fraction, rest: Sequence[Countable], ood: Sequence[C
     return min(fits, key=lambda fit: fit[0])
 
 
-def _counts_with_ood_count(
-    spec: SplitSpec, ood_count: int, rest: Sequence[Group], ood: Sequence[Group]
-) -> tuple[list[int], list[int]]:
-    total = spec.unlabeled
-    ood_counts = _exactly("ood_count", ood_count, ood)
-    if total is None:
-        return [len(group) for group in rest], ood_counts
+def _beside_ood(spec: SplitSpec, total: int, ood_count: int, rest: Sequence[Group]) -> int:
+    """Images of each ID class where the total and the number of OOD images are given."""
     if total < ood_count:
         raise UserError(f"unlabeled: {total} images in all asked for, of which {ood_count} OOD (ood_count).")
     id_count, smallest = (total - ood_count) // len(rest), min(rest, key=len)
@@ -281,7 +269,7 @@ def _counts_with_ood_count(
             f"but {smallest.name} has {len(smallest)} left{_after(spec)}; the largest total that fits is "
             f"{ood_count + len(rest) * (len(smallest) + 1) - 1}."
         )
-    return [id_count] * len(rest), ood_counts
+    return id_count
 
 
 def _exactly(field: str, count: int, groups: Sequence[Group], after: str = "") -> list[int]:
@@ -298,10 +286,6 @@ def _exactly(field: str, count: int, groups: Sequence[Group], after: str = "") -
 
 def _after(spec: SplitSpec) -> str:
     return f" after {spec.labels_per_class} labeled and {spec.val_per_class} validation images"
-
-
-def _images(count: int) -> str:
-    return f"{count} image" if count == 1 else f"{count} images"
 
 
 def even_counts(total: int, available: Sequence[int]) -> list[int]:
