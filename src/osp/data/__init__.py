@@ -18,7 +18,6 @@ from osp.data.source import (
     SourceInfo,
     SplitDefaults,
     available,
-    described,
     get,
     known,
 )
@@ -100,7 +99,11 @@ def describe_set(
     """
     found, request = _asked(name, root, size, 0, progress)
     try:
-        return found.describe(request) if found.describe else described(request.name, *found.load(request))
+        if found.describe:
+            return found.describe(request)
+        train, test = found.load(request)
+        test_classes = None if test is None else test.classes
+        return Description.of(request.name, train.class_names, train.classes, test_classes, shape=train.shape)
     except OSError as error:
         raise _unreadable(request.root, error) from None
 

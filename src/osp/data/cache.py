@@ -170,21 +170,19 @@ def md5_of(path: Path, content: Callable[[], bytes] | None = None, compute: bool
     status = path.stat()
     key = f"{path.absolute()}|{status.st_size}|{status.st_mtime_ns}"
     book = cache_dir() / "checksums.json"
-    try:
-        known: dict[str, str] = json.loads(book.read_text("utf-8"))
-        if isinstance(known[key], str):
-            return known[key]
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    if not compute:
-        return None
+    known = _noted(book).get(key)
+    if isinstance(known, str) or not compute:
+        return known if isinstance(known, str) else None
     value = md5(path) if content is None else hashlib.md5(content(), usedforsecurity=False).hexdigest()
     with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
         book.parent.mkdir(parents=True, exist_ok=True)
         with locked(book.with_suffix(".lock")):
-            try:
-                known = dict(json.loads(book.read_text("utf-8")))
-            except (OSError, ValueError, TypeError):
-                known = {}
-            replace(book, json.dumps({**known, key: value}, indent=0).encode())
+            replace(book, json.dumps({**_noted(book), key: value}, indent=0).encode())
     return value
+
+
+def _noted(book: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(book.read_text("utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}

@@ -87,7 +87,9 @@ def decode(place: Place, size: int, most_pixels: int = MAX_PIXELS, whole: bool =
                     raise Unreadable(f"absurdly large ({image.width} x {image.height} pixels)")
                 _check_cost(image)
                 image.draft(None, (2 * size, 2 * size))  # JPEG: decode at 1/2, 1/4 or 1/8 if that leaves twice the size
-                if image.width * image.height * _bytes_per_pixel(image) > MAX_BYTES:
+                each = TRANSPARENT if "transparency" in image.info else PIXEL_BYTES.get(image.mode, TRANSPARENT)
+                each = DEEP if image.mode.startswith(("I", "F")) else each
+                if image.width * image.height * each > MAX_BYTES:
                     raise Unreadable(f"too large ({image.width} x {image.height} pixels of kind {image.mode})")
                 image.load()
                 pixels = fit_image(image, size, whole)
@@ -158,12 +160,6 @@ def _scans(file: IO[bytes], most: int) -> int:
         found += kind == 0xDA
         place = start + int.from_bytes(content[start : start + 2], "big")
     return found
-
-
-def _bytes_per_pixel(image: Image.Image) -> int:
-    if image.mode.startswith(("I", "F")):
-        return DEEP
-    return TRANSPARENT if "transparency" in image.info else PIXEL_BYTES.get(image.mode, TRANSPARENT)
 
 
 def _open(place: Place) -> Image.Image:

@@ -49,8 +49,13 @@ def _fit_array(array: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
 def _fit_one(image: Any, shape: tuple[int, int, int], position: int) -> np.ndarray:
     from PIL import Image
 
+    from osp.data.decode import Unreadable, decode
+
     if isinstance(image, str | os.PathLike):
-        return _fit_file(os.fspath(image), shape)
+        try:
+            return _channels(decode(os.fspath(image), _side(shape)), shape[0])
+        except Unreadable as reason:
+            raise UserError(f"{os.fspath(image)} cannot be read as an image: {reason}.") from None
     if isinstance(image, Image.Image):
         return _fit_pixels(image, shape)
     array = np.asarray(image)
@@ -59,15 +64,6 @@ def _fit_one(image: Any, shape: tuple[int, int, int], position: int) -> np.ndarr
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3)) or not array.size:
         raise UserError(f"Image {position} must be H×W, H×W×1 or H×W×3; it is {array.shape}.")
     return _fit_pixels(array, shape)
-
-
-def _fit_file(path: str, shape: tuple[int, int, int]) -> np.ndarray:
-    from osp.data.decode import Unreadable, decode
-
-    try:
-        return _channels(decode(path, _side(shape)), shape[0])
-    except Unreadable as reason:
-        raise UserError(f"{path} cannot be read as an image: {reason}.") from None
 
 
 def _fit_pixels(image: Any, shape: tuple[int, int, int]) -> np.ndarray:

@@ -256,24 +256,6 @@ def seen_in(files: Sequence[str], others: Sequence[str]) -> list[int]:
     return sorted(i for group in groups if group[-1] >= count for i in group if i < count)
 
 
-def choose(files: Sequence[File], labels: Sequence[int], is_test: Sequence[bool]) -> tuple[dict[int, int], list[int]]:
-    """Which files to leave out so that each content is there once: {copy: the one kept}, and those of unclear class.
-
-    Of several copies a test image is kept before a training image (else the test would be of images learned), one with
-    a class before one without, then the first. Where copies lie in different classes it is unknown which is right: none
-    is kept.
-    """
-    kept_for: dict[int, int] = {}
-    unclear: list[int] = []
-    for group in same_content(files):
-        if len({labels[i] for i in group} - {-1}) > 1:
-            unclear += group
-            continue
-        best = min(group, key=lambda i: (not is_test[i], labels[i] < 0, i))
-        kept_for |= {i: best for i in group if i != best}
-    return kept_for, sorted(unclear)
-
-
 @dataclass
 class LabeledFiles:
     """Files with their classes: three lists side by side."""
@@ -298,8 +280,21 @@ class LabeledFiles:
         self.is_test += [test] * len(found.files)
 
     def leave_out_copies(self) -> None:
-        """Keep each image once, and say what was left out or passed over."""
-        copies, unclear = choose(self.files, self.labels, self.is_test)
+        """Keep each image once, and say what was left out or passed over.
+
+        Of several copies a test image is kept before a training image (else the test would be of images learned), one
+        with a class before one without, then the first. Where copies lie in different classes it is unknown which is
+        right: none is kept.
+        """
+        copies: dict[int, int] = {}
+        unclear: list[int] = []
+        for group in same_content(self.files):
+            if len({self.labels[i] for i in group} - {-1}) > 1:
+                unclear += group
+            else:
+                best = min(group, key=lambda i: (not self.is_test[i], self.labels[i] < 0, i))
+                copies |= {i: best for i in group if i != best}
+        unclear.sort()
         near = [os.path.relpath(file.path, self.root) for file in self.files]
         if copies:
             what = "1 file is a copy and was" if len(copies) == 1 else f"{len(copies)} files are copies and were"

@@ -109,10 +109,9 @@ def check_classes(images: ImageSet, folders: Sequence[str], root: Path) -> None:
 def describe_files(request: Request, listed: LabeledFiles) -> Description:
     """Counts of files; those that cannot be read are found only by `load_files`."""
     labels, is_test = np.array(listed.labels, np.int64), np.array(listed.is_test, bool)
-    train, test = (per_class(labels[chosen], len(listed.classes)) for chosen in (~is_test, is_test))
-    unknown, test_unknown = (int((labels[chosen] < 0).sum()) for chosen in (~is_test, is_test))
-    side, tested, notes = request.size or SIZE, test if is_test.any() else None, tuple(listed.notes)
-    return Description(request.name, listed.classes, train, tested, (3, side, side), unknown, test_unknown, notes)
+    side, test = request.size or SIZE, labels[is_test] if is_test.any() else None
+    facts = {"shape": (3, side, side), "notes": tuple(listed.notes)}
+    return Description.of(request.name, listed.classes, labels[~is_test], test, **facts)
 
 
 def load_files(request: Request, listed: LabeledFiles) -> tuple[ImageSet, ImageSet | None]:

@@ -70,6 +70,11 @@ class ImageSet:
         _, channels, height, width = self.images.shape
         return channels, height, width
 
+    @property
+    def classes(self) -> np.ndarray:
+        """One class number per image, -1 where it is unknown."""
+        return np.full(len(self), -1) if self.labels is None else np.maximum(self.labels, -1)
+
     @cached_property
     def content_key(self) -> str:
         """32 hex digits over shape, pixels and labels: two sets with the same key hold the same images in one order."""

@@ -9,7 +9,7 @@ import contextlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ class Published(ABC):
 
     @abstractmethod
     def read(self, folder: Path, request: Request) -> tuple[ImageSet, ImageSet | None]:
-        """The training and the test set."""
+        """The training and the test set; `load` adds the variant."""
 
     def unlike(self, found: tuple[int, ...]) -> str | None:
         """How these counts differ from `counts`, in words; None where that says nothing."""
@@ -63,12 +63,20 @@ class Published(ABC):
     def source(self, **facts: Any) -> Source:
         """What the set's file declares, with what else `Source` has room for."""
         return Source(
-            load=lambda request: self.read(self.open(request), request),
+            load=self.load,
             describe=lambda request: self.description(self.open(request), request),
             look=self.look,
             remotes=self.fetched,
             **facts,
         )
+
+    def load(self, request: Request) -> tuple[ImageSet, ImageSet | None]:
+        """The sets as they are read, with how they differ from the published ones."""
+        folder = self.open(request)
+        train, test = self.read(folder, request)
+        known = int((train.classes >= 0).sum())
+        variant = self.variant(folder, (known, len(train) - known, 0 if test is None else len(test)))
+        return replace(train, variant=variant), None if test is None else replace(test, variant=variant)
 
     @property
     def fetched(self) -> tuple[Remote, ...]:

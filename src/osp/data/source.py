@@ -92,6 +92,17 @@ class Description:
     notes: tuple[str, ...] = ()
     """What was left out of these counts; `load` warns of the same."""
 
+    @classmethod
+    def of(
+        cls, name: str, class_names: tuple[str, ...], labels: np.ndarray, test_labels: np.ndarray | None, **facts: Any
+    ) -> Description:
+        """Images with these labels, -1 where the class is unknown."""
+        train, test = per_class(labels, len(class_names)), None
+        if test_labels is not None:
+            test = per_class(test_labels, len(class_names))
+            facts["test_unknown"] = len(test_labels) - sum(test)
+        return cls(name, class_names, train, test, train_unknown=len(labels) - sum(train), **facts)
+
     @property
     def smallest_class(self) -> int | None:
         """Training images of the smallest class; None where there are no classes."""
@@ -186,18 +197,6 @@ def get(name: str) -> Source:
     if found is None:
         raise UserError(f"There is no data set {name!r}.{suggest(str(name), available())}")
     return found
-
-
-def described(name: str, train: ImageSet, test: ImageSet | None) -> Description:
-    """The description of sets that are loaded already."""
-
-    def counted(images: ImageSet) -> tuple[tuple[int, ...], int]:
-        if images.labels is None:
-            return (), len(images)
-        return per_class(images.labels, len(train.class_names)), int((images.labels < 0).sum())
-
-    (classes, unknown), (tested, test_unknown) = counted(train), (None, 0) if test is None else counted(test)
-    return Description(name, train.class_names, classes, tested, train.shape, unknown, test_unknown)
 
 
 def per_class(labels: np.ndarray, classes: int) -> tuple[int, ...]:

@@ -224,7 +224,7 @@ def _groups(
     images: ImageSet, numbers: Sequence[int], *key: int | str, offset: int = 0, without: np.ndarray | None = None
 ) -> list[Group]:
     """These classes in drawn order; -1 stands for the images without a class."""
-    labels, groups = _labels(images), []
+    labels, groups = images.classes, []
     for number in numbers:
         rows = np.flatnonzero(labels == number).astype(np.int64)
         if without is not None:
@@ -237,12 +237,8 @@ def _groups(
 
 def _others(images: ImageSet, classes: Sequence[int]) -> list[int]:
     """The classes that have images and are not these, then -1 where there are images without a class."""
-    present = np.unique(_labels(images)).tolist()
+    present = np.unique(images.classes).tolist()
     return [number for number in present if number >= 0 and number not in classes] + [-1] * (-1 in present)
-
-
-def _labels(images: ImageSet) -> np.ndarray:
-    return np.full(len(images), -1) if images.labels is None else np.maximum(images.labels, -1)
 
 
 def _copies(

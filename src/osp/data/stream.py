@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from osp.randomness import key_to_seed, permutation
@@ -49,36 +51,33 @@ class Stream:
             start, kept = next(entry for entry in reversed(self._sets) if entry[0] <= step)
         except StopIteration:
             raise ValueError(f"stream {self.name!r}: what step {step} drew from is no longer kept") from None
-        position = (step - start) * self.batch
-        batch = self._drawn(start, kept, position, position + self.batch)[rank::world]
-        return batch.copy() if kept is None else kept[batch]
-
-    def _drawn(self, start: int, kept: np.ndarray | None, position: int, end: int) -> np.ndarray:
-        """These positions of the endless row of permutations that begins at the step `start`."""
-        size = self.size if kept is None else len(kept)
-        length = size * -(-_BLOCK // size)
+        position, end = (step - start) * self.batch, (step - start + 1) * self.batch
         parts = []
         while position < end:
-            number, first = divmod(position, length)
-            part = self._block(start, number, size, length)[first : first + end - position]
-            parts.append(part)
-            position += len(part)
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+            parts.append(self._block(start, kept, position)[: end - position])
+            position += len(parts[-1])
+        batch = np.concatenate(parts)[rank::world]
+        return batch if kept is None else kept[batch]
 
-    def _block(self, start: int, number: int, size: int, length: int) -> np.ndarray:
-        """Whole permutations one after another; the latest two blocks are kept, as a batch may lie across them."""
-        block = self._blocks.get((start, number))
-        if block is None:
+    def _block(self, start: int, kept: np.ndarray | None, position: int) -> np.ndarray:
+        """From this position of the endless row of permutations that begins at the step `start`, some way on."""
+        size = self.size if kept is None else len(kept)
+        number, first = divmod(position, size * -(-_BLOCK // size))
+
+        def draw() -> np.ndarray:
             key = key_to_seed(self.seed, "stream", self.name, start, number)
-            raw = np.random.Philox(key).random_raw(length).reshape(-1, size)  # stable under later NumPy versions
-            block = np.argsort(raw, axis=1, kind="stable").reshape(-1)
-            self._keep((start, number), block)
-        return block
+            raw = np.random.Philox(key).random_raw(size * -(-_BLOCK // size))  # stable under later NumPy versions
+            return np.argsort(raw.reshape(-1, size), axis=1, kind="stable").reshape(-1)
 
-    def _keep(self, key: tuple[int, int], block: np.ndarray) -> None:
-        while len(self._blocks) > 1:
-            del self._blocks[next(iter(self._blocks))]
-        self._blocks[key] = block
+        return self._kept((start, number), draw)[first:]
+
+    def _kept(self, key: tuple[int, int], draw: Callable[[], np.ndarray]) -> np.ndarray:
+        """The latest two blocks are kept, as a batch may lie across them."""
+        if key not in self._blocks:
+            while len(self._blocks) > 1:
+                del self._blocks[next(iter(self._blocks))]
+            self._blocks[key] = draw()
+        return self._blocks[key]
 
     def state(self) -> dict[str, np.ndarray]:
         """The rows drawn from and since when, for checkpoints; no rows stand for all, as none cannot be asked for."""
@@ -109,19 +108,18 @@ class ShardStream(Stream):
         super().__init__(name, size, batch, seed)
         self._starts = np.unique(np.append(0, starts[starts < size])).astype(np.int64)
 
-    def _drawn(self, start: int, kept: np.ndarray | None, position: int, end: int) -> np.ndarray:
-        size = self.size if kept is None else len(kept)
+    def _block(self, start: int, kept: np.ndarray | None, position: int) -> np.ndarray:
         edges = self._edges(kept)
-        parts = []
-        while position < end:
-            epoch, first = divmod(position, size)
-            order = permutation(len(edges) - 1, self.seed, "stream", self.name, start, "shards", epoch)
-            number, skipped, shards = self._find(order, edges, first)
-            block = self._mixed(start, epoch, number, shards, edges)
-            part = block[first - skipped : first - skipped + end - position]
-            parts.append(part)
-            position += len(part)
-        return parts[0].copy() if len(parts) == 1 else np.concatenate(parts)
+        epoch, first = divmod(position, self.size if kept is None else len(kept))
+        order = permutation(len(edges) - 1, self.seed, "stream", self.name, start, "shards", epoch)
+        number, skipped, shards = self._find(order, edges, first)
+
+        def draw() -> np.ndarray:
+            rows = np.concatenate([np.arange(edges[shard], edges[shard + 1]) for shard in shards])
+            mixed = permutation(len(rows), self.seed, "stream", self.name, start, "mixed", epoch, number)
+            return np.take(rows, mixed)
+
+        return self._kept((start, epoch * (len(edges) + 1) + number), draw)[first - skipped :]
 
     def _edges(self, kept: np.ndarray | None) -> np.ndarray:
         """Where shards begin and end among what is drawn from; those of which nothing is kept are left out."""
@@ -140,13 +138,3 @@ class ShardStream(Stream):
             if first < ends[until - 1]:
                 return number, skipped, order[begin:until]
             number, begin, skipped = number + 1, until, int(ends[until - 1])
-
-    def _mixed(self, start: int, epoch: int, number: int, shards: np.ndarray, edges: np.ndarray) -> np.ndarray:
-        """The rows of some shards in random order; the latest two blocks are kept, as a batch may lie across them."""
-        key = (start, epoch * (len(edges) + 1) + number)
-        block = self._blocks.get(key)
-        if block is None:
-            rows = np.concatenate([np.arange(edges[shard], edges[shard + 1]) for shard in shards])
-            block = rows[permutation(len(rows), self.seed, "stream", self.name, start, "mixed", epoch, number)]
-            self._keep(key, block)
-        return block

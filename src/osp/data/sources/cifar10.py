@@ -14,7 +14,7 @@ import numpy as np
 
 from osp.data.images import ImageSet
 from osp.data.published import Published, check_labels, names_in, need, resized
-from osp.data.source import Description, Remote, Request, SplitDefaults, per_class
+from osp.data.source import Description, Remote, Request, SplitDefaults
 from osp.errors import UserError
 
 ADDRESS = "https://www.cs.toronto.edu/~kriz"
@@ -72,24 +72,23 @@ class Cifar(Published):
 
     def read(self, folder: Path, request: Request) -> tuple[ImageSet, ImageSet | None]:
         layout = self._open(folder)
-        names, variant = self._names(folder, layout), self.variant(folder)
-        sets = []
+        names, sets = self._names(folder, layout), []
         for files in (layout.train, (layout.test,)):
             parts = [self._batch(folder / file, layout) for file in files]
             images = np.concatenate([images for images, _ in parts]).reshape(-1, *self.shape)
             labels = np.concatenate([labels for _, labels in parts])
             pixels = resized(images, request.size)
-            sets.append(ImageSet(request.name, pixels, labels, names, self.mean, self.std, variant=variant))
+            sets.append(ImageSet(request.name, pixels, labels, names, self.mean, self.std))
         return sets[0], sets[1]
 
     def description(self, folder: Path, request: Request) -> Description:
         """Published files have the published counts; of others the labels are read."""
-        layout, classes = self._open(folder), len(self.names)
+        layout = self._open(folder)
         if layout.md5 and self.variant(folder) is None:
             return self._published(folder, request)
         labels = [self._batch(folder / file, layout)[1] for file in layout.files]
-        train, test = (per_class(part, classes) for part in (np.concatenate(labels[:-1]), labels[-1]))
-        return Description(request.name, self._names(folder, layout), train, test, self.sized(request))
+        names, train = self._names(folder, layout), np.concatenate(labels[:-1])
+        return Description.of(request.name, names, train, labels[-1], shape=self.sized(request))
 
     def glance(self, folder: Path, request: Request) -> Description:
         """Pickles as large as the published ones count as many images: reading all of them takes seconds."""

@@ -13,7 +13,7 @@ import numpy as np
 from osp.data import cache
 from osp.data.images import ImageSet
 from osp.data.published import Published, check_labels, resized
-from osp.data.source import Description, Remote, Request, SplitDefaults, per_class
+from osp.data.source import Description, Remote, Request, SplitDefaults
 from osp.errors import UserError
 
 CLASSES = tuple(str(digit) for digit in range(10))
@@ -44,8 +44,7 @@ class Mnist(Published):
 
     def read(self, folder: Path, request: Request) -> tuple[ImageSet, ImageSet | None]:
         """Digits are neither mirrored nor cut out: that would make others of them."""
-        files, variant = _files(folder), self.variant(folder)
-        sets = []
+        files, sets = _files(folder), []
         for path, labels_path in (files[:2], files[2:]):
             images, labels = read_idx(path, 3)[1], read_idx(labels_path, 1)[1]
             if len(images) != len(labels):
@@ -53,17 +52,17 @@ class Mnist(Published):
                     f"{path} holds {len(images):,} images, but {labels_path} {len(labels):,} labels. Fetch both again."
                 )
             pixels, numbers = resized(images[:, None], request.size), check_labels(labels, 10, labels_path)
-            facts = (CLASSES, (0.1307,), (0.3081,), variant)
+            facts = (CLASSES, (0.1307,), (0.3081,))
             sets.append(ImageSet(request.name, pixels, numbers, *facts, mirror=False, cutout=False))
         return sets[0], sets[1]
 
     def description(self, folder: Path, request: Request) -> Description:
         files = _files(folder)
-        train, test = (per_class(check_labels(read_idx(path, 1)[1], 10, path), 10) for path in (files[1], files[3]))
+        train, test = (check_labels(read_idx(path, 1)[1], 10, path) for path in (files[1], files[3]))
         with _opened(files[0]) as file:
             _, height, width = _shape(files[0], file.read(16), 3)
         shape = (1, request.size, request.size) if request.size else (1, height, width)
-        return Description(request.name, CLASSES, train, test, shape)
+        return Description.of(request.name, CLASSES, train, test, shape=shape)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -13,7 +13,7 @@ import os
 import tarfile
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,17 +111,8 @@ def _index(writer: cache.ArrayWriter, shards: Sequence[File], size: int, progres
 
 
 def _list(shard: File) -> tuple[list[str], list[tuple[int, int]]]:
-    """Names of the images in a shard, and where each lies."""
+    """Names of the images in a shard, and where each lies, from the headers alone."""
     names, places = [], []
-    for member in members(shard):
-        if member.name.lower().endswith(EXTENSIONS):
-            names.append(member.name)
-            places.append((member.offset_data, member.size))
-    return names, places
-
-
-def members(shard: File) -> Iterator[tarfile.TarInfo]:
-    """The files in a shard, from their headers alone."""
     try:
         with _Headers(io.FileIO(shard.path)) as raw, tarfile.open(fileobj=raw, mode="r:") as tar:
             for member in tar:
@@ -138,9 +129,12 @@ def members(shard: File) -> Iterator[tarfile.TarInfo]:
                     raise UserError(
                         f"{shard.path} holds {member.name!r} of {member.size:,} bytes: no image to train on."
                     )
-                yield member
+                if member.name.lower().endswith(EXTENSIONS):
+                    names.append(member.name)
+                    places.append((member.offset_data, member.size))
     except (tarfile.TarError, EOFError, ValueError) as error:
         raise UserError(f"{shard.path} is damaged or no tar file: {error}. Fetch or pack it again.") from None
+    return names, places
 
 
 class _Headers(io.BufferedReader):

@@ -14,7 +14,7 @@ import numpy as np
 from osp.data import cache
 from osp.data.images import ImageSet, PixelSummary, moments
 from osp.data.published import Published, names_in, need
-from osp.data.source import Description, Remote, Request, SplitDefaults, per_class
+from osp.data.source import Description, Remote, Request, SplitDefaults
 from osp.errors import UserError
 from osp.machine import cores
 
@@ -38,9 +38,8 @@ class Stl10(Published):
 
     def description(self, folder: Path, request: Request) -> Description:
         """The labels, and counts from the files' sizes."""
-        (_, unknown, _), labels = _counted(folder)
-        train, test = (per_class(numbers, len(CLASSES)) for numbers in labels)
-        return Description(request.name, _names(folder), train, test, self.sized(request), train_unknown=unknown)
+        _, (train, test) = _counted(folder)
+        return Description.of(request.name, _names(folder), train, test, shape=self.sized(request))
 
     def unlike(self, found: tuple[int, ...]) -> str | None:
         different = [f"{count:,} images in {file} instead of {COUNTS[file]:,}"
@@ -49,7 +48,7 @@ class Stl10(Published):
 
     def read(self, folder: Path, request: Request) -> tuple[ImageSet, ImageSet | None]:
         """Resize the 3 GB once; map the small images after that."""
-        counts, (train_labels, test_labels) = _counted(folder)
+        counts, labels = _counted(folder)
         shape = self.sized(request)
         statuses = [(folder / file).stat() for file in COUNTS]
         mark = cache.digest([(status.st_size, status.st_mtime_ns) for status in statuses])
@@ -58,21 +57,21 @@ class Stl10(Published):
             return _resize(writer, folder, counts, shape[1], request)
 
         entry = cache.cached(request.name, f"{folder}|{shape[1]}", mark, shape, build)
-        labels = np.concatenate([train_labels, np.full(counts[1], -1, dtype=np.int64)])
-        keys = entry.notes.get("pixels") or (None, None)
-        facts = (_names(folder), tuple(entry.notes["mean"]), tuple(entry.notes["std"]), self.variant(folder, counts))
-        train, test = entry.images[: len(labels)], entry.images[len(labels) :]
-        return (
-            ImageSet(request.name, train, labels, *facts, pixels=keys[0]),
-            ImageSet(request.name, test, test_labels, *facts, pixels=keys[1]),
+        facts = (_names(folder), tuple(entry.notes["mean"]), tuple(entry.notes["std"]))
+        keys, parts = entry.notes.get("pixels") or (None, None), np.split(entry.images, [len(labels[0])])
+        train, test = (
+            ImageSet(request.name, images, numbers, *facts, pixels=key)
+            for images, numbers, key in zip(parts, labels, keys, strict=True)
         )
+        return train, test
 
 
 def _counted(folder: Path) -> tuple[tuple[int, int, int], tuple[np.ndarray, np.ndarray]]:
-    """How many images each file holds by its size, and the labels."""
+    """How many images each file holds by its size, and the labels of the training and the test images."""
     need(folder, REMOTE, *COUNTS, "train_y.bin", "test_y.bin")
     train, unlabeled, test = (_count(folder / file) for file in COUNTS)
-    return (train, unlabeled, test), (_labels(folder / "train_y.bin", train), _labels(folder / "test_y.bin", test))
+    labels = np.append(_labels(folder / "train_y.bin", train), np.full(unlabeled, -1))
+    return (train, unlabeled, test), (labels, _labels(folder / "test_y.bin", test))
 
 
 def _resize(

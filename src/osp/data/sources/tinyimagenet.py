@@ -7,7 +7,6 @@ The class numbers follow wnids.txt, of which the paper takes the first hundred a
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from osp.data.folders import File, list_classes, list_images
 from osp.data.from_files import check_classes, decoded
 from osp.data.images import ImageSet
 from osp.data.published import Published
-from osp.data.source import Description, Remote, Request, SplitDefaults, per_class
+from osp.data.source import Description, Remote, Request, SplitDefaults
 from osp.errors import UserError
 
 FOLDER = "tiny-imagenet-200"
@@ -35,8 +34,8 @@ class TinyImageNet(Published):
 
     def description(self, folder: Path, request: Request) -> Description:
         wnids = _wnids(folder)
-        train, test = (per_class(part(folder, wnids)[1], len(wnids)) for part in (_train, _validation))
-        return Description(request.name, _class_names(folder, wnids), train, test, self.sized(request))
+        train, test = (part(folder, wnids)[1] for part in (_train, _validation))
+        return Description.of(request.name, _class_names(folder, wnids), train, test, shape=self.sized(request))
 
     def unlike(self, found: tuple[int, ...]) -> str | None:
         train, _, test = self.counts
@@ -50,8 +49,7 @@ class TinyImageNet(Published):
         check_classes(train, wnids, folder / "train")
         if not len(test):
             raise UserError(f"{folder / 'val'} holds no image that can be read. {AGAIN}")
-        variant = self.variant(folder, (len(train), 0, len(test)))
-        return replace(train, variant=variant), replace(test, variant=variant)
+        return train, test
 
 
 def _wnids(folder: Path) -> list[str]:

@@ -6,7 +6,7 @@ with replacement, each applied with probability one half, at a level from 1 to 9
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -27,8 +27,15 @@ OPERATIONS = (
 """FixMatch's pool. Draws are positions in this tuple."""
 
 _NUMBER = {name: number for number, name in enumerate(OPERATIONS)}
-_TABLES = ("AutoContrast", "Brightness", "Contrast", "Equalize", "Posterize", "Solarize")
-_AFFINE = ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY")
+_KINDS = {
+    "table": ("Brightness", "Posterize", "Solarize"),  # the same for all images
+    "autocontrast": ("AutoContrast",),
+    "contrast": ("Contrast",),
+    "equalize": ("Equalize",),
+    "affine": ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY"),
+    "sharpness": ("Sharpness",),
+    "color": ("Color",),
+}
 _ENHANCE = ("Brightness", "Color", "Contrast", "Sharpness")
 
 
@@ -98,52 +105,32 @@ class Strong(Weak):
 
     def _operate_(self, images: Tensor, op: Tensor, level: Tensor, negative: Tensor) -> None:
         """One operation per image, in place: images with operations of one kind are taken out and put back together."""
-        kinds: list[tuple[Sequence[str], Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]]] = [
-            (_TABLES, self._by_table),
-            (_AFFINE, self._by_matrix),
-            (("Sharpness",), self._sharpness),
-        ]
-        if images.shape[1] == 3:
-            kinds.append((("Color",), self._color))
         # all kinds of one layer see the layer's input: their images are disjoint
-        for names, function in kinds:
-            members = _positions(op, names)
+        for kind, names in _KINDS.items():
+            members = torch.isin(op, _numbers(names)).nonzero().squeeze(1)
             if len(members):
                 place = to_device(members, images.device)
-                chosen = images.index_select(0, place)
-                images.index_copy_(0, place, function(chosen, op[members], level[members], negative[members]))
+                drawn = op[members], level[members], negative[members].long()
+                images.index_copy_(0, place, self._operated(kind, images.index_select(0, place), *drawn))
 
-    def _by_table(self, images: Tensor, op: Tensor, level: Tensor, _: Tensor) -> Tensor:
-        n, channels = images.shape[:2]
-        tables = to_device(self._tables[op, level], images.device)[:, None].expand(n, channels, 256).contiguous()
-        for name in ("AutoContrast", "Contrast", "Equalize"):  # these depend on the image too
-            members = _positions(op, (name,))
-            if len(members):
-                place = to_device(members, images.device)
-                chosen = images.index_select(0, place)
-                if name == "AutoContrast":
-                    new = image_ops.autocontrast_table(chosen)
-                elif name == "Contrast":
-                    factor = to_device(self._factors[op[members], level[members]], images.device)
-                    new = image_ops.contrast_table(chosen, factor)
-                else:
-                    new = image_ops.equalize_table(chosen)
-                tables.index_copy_(0, place, new)
+    def _operated(self, kind: str, images: Tensor, op: Tensor, level: Tensor, negative: Tensor) -> Tensor:
+        if kind == "affine":
+            return image_ops.affine(images, to_device(self._matrices[op, level, negative], images.device))
+        factor = to_device(self._factors[op, level], images.device)
+        if kind == "sharpness":
+            return image_ops.sharpness(images, factor)
+        if kind == "color":
+            return image_ops.color(images, factor)
+        if kind == "autocontrast":
+            tables = image_ops.autocontrast_table(images)
+        elif kind == "contrast":
+            tables = image_ops.contrast_table(images, factor)
+        elif kind == "equalize":
+            tables = image_ops.equalize_table(images)
+        else:
+            tables = to_device(self._tables[op, level], images.device)[:, None].expand(-1, images.shape[1], -1)
         return image_ops.apply_table(images, tables)
-
-    def _by_matrix(self, images: Tensor, op: Tensor, level: Tensor, negative: Tensor) -> Tensor:
-        return image_ops.affine(images, to_device(self._matrices[op, level, negative.long()], images.device))
-
-    def _sharpness(self, images: Tensor, op: Tensor, level: Tensor, _: Tensor) -> Tensor:
-        return image_ops.sharpness(images, to_device(self._factors[op, level], images.device))
-
-    def _color(self, images: Tensor, op: Tensor, level: Tensor, _: Tensor) -> Tensor:
-        return image_ops.color(images, to_device(self._factors[op, level], images.device))
 
 
 def _numbers(names: Iterable[str]) -> Tensor:
     return torch.tensor([_NUMBER[name] for name in names])
-
-
-def _positions(op: Tensor, names: Iterable[str]) -> Tensor:
-    return torch.isin(op, _numbers(names)).nonzero().squeeze(1)
