@@ -21,8 +21,7 @@ import numpy as np
 from osp.errors import UserError, user_path
 from osp.files import locked, reason, replace
 
-VERSION = 1
-"""Raised when the way images are decoded or resized changes, so that old entries are made again."""
+VERSION = 1  # raised when the way images are decoded or resized changes, so that old entries are made again
 
 
 def cache_dir() -> Path:

@@ -27,8 +27,7 @@ HEIF_EXTENSIONS = (".heic", ".heif")
 HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1")
 """What such a file says of itself, from its eighth byte on."""
 
-MAX_PIXELS = 178_956_970
-"""Above this an image counts as a decompression bomb (Pillow's own limit)."""
+MAX_PIXELS = 178_956_970  # above this an image counts as a decompression bomb (Pillow's own limit)
 
 MAX_BYTES = 600 << 20
 """Of memory for one image, with what it takes to turn it into 8-bit color: 150 million pixels of plain color, 20
@@ -231,8 +230,7 @@ def _to_8_bit(values: np.ndarray) -> np.ndarray:
     return np.clip(numbers * scale, 0, 255).astype(np.uint8)
 
 
-TIMED = False
-"""Whether this is a worker process that may be ended by its clock."""
+TIMED = False  # whether this is a worker process that may be ended by its clock
 
 
 def decode_many(

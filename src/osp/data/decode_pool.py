@@ -25,8 +25,7 @@ from osp.machine import cores, python
 
 Chunk = tuple[np.ndarray, list[tuple[int, str]]]
 
-WORTH_A_PROCESS = 200
-"""Fewer files than this are decoded here: two workers take about as long to start."""
+WORTH_A_PROCESS = 200  # fewer files than this are decoded here: two workers take about as long to start
 
 CHUNK = 32
 """Files handed to a worker at once: few, for large photographs take a tenth of a second each and progress must show."""

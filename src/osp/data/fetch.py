@@ -34,12 +34,10 @@ CONNECT_SECONDS = 6.0
 """Time until a server must have answered, name lookup included: without a network there is no point in waiting."""
 STALL_SECONDS = 30.0
 ATTEMPTS = 3
-LARGEST_FETCHED = 4 << 30
-"""Bytes of a file that is fetched: half as many again as the largest published one (STL-10)."""
+LARGEST_FETCHED = 4 << 30  # bytes of a file that is fetched: half as many again as the largest published one (STL-10)
 SLOWEST, WINDOW = 2_000, 60.0
 """Bytes per second over this many seconds, below which a server is given up: it would take weeks."""
-LARGEST_UNPACKED = 16 * 2**30
-"""Bytes an archive may unpack to: five times the largest set we know (STL-10)."""
+LARGEST_UNPACKED = 16 * 2**30  # bytes an archive may unpack to: five times the largest set we know (STL-10)
 
 
 def download(name: str, remotes: Sequence[Remote], root: Path, progress: Progress | None = None) -> None:

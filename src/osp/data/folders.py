@@ -31,8 +31,7 @@ _NOTES = {
 # fmt: on
 """Files that are plainly no images: passed over without a word."""
 
-HEAD = 4096
-"""Bytes that tell most files of one size apart; those that agree in them are read whole."""
+HEAD = 4096  # bytes that tell most files of one size apart; those that agree in them are read whole
 
 T = TypeVar("T")
 
@@ -57,25 +56,19 @@ class File(NamedTuple):
     """A file, and what shows that it was changed."""
 
     path: str
-    size: int
-    """-1 for a link that leads nowhere."""
+    size: int  # -1 for a link that leads nowhere
     modified: int
-    changed: int
-    """On Unix this also tells that a file has become readable."""
-    identity: tuple[int | str, ...] = ()
-    """The same for two names of one file, such as links."""
+    changed: int  # on Unix this also tells that a file has become readable
+    identity: tuple[int | str, ...] = ()  # the same for two names of one file, such as links
 
 
 @dataclass
 class Found:
     """What lies in a folder."""
 
-    files: list[File] = field(default_factory=list)
-    """The visible files with an image's extension, sorted by path."""
-    passed_over: Counter[str] = field(default_factory=Counter)
-    """How many visible files of which other extensions."""
-    links: list[str] = field(default_factory=list)
-    """Linked folders that lead out of this one."""
+    files: list[File] = field(default_factory=list)  # the visible files with an image's extension, sorted by path
+    passed_over: Counter[str] = field(default_factory=Counter)  # how many visible files of which other extensions
+    links: list[str] = field(default_factory=list)  # linked folders that lead out of this one
 
     def add(self, other: Found) -> None:
         """What lies in another folder, too."""
@@ -263,14 +256,11 @@ class LabeledFiles:
     root: Path
     classes: tuple[str, ...]
     files: list[File] = field(default_factory=list)
-    labels: list[int] = field(default_factory=list)
-    """-1 where the class is unknown."""
+    labels: list[int] = field(default_factory=list)  # -1 where the class is unknown
     is_test: list[bool] = field(default_factory=list)
     found: Found = field(default_factory=Found)
-    left_out: list[tuple[str, str]] = field(default_factory=list)
-    """Copies, each with the reason."""
-    notes: list[str] = field(default_factory=list)
-    """Sentences on what was left out."""
+    left_out: list[tuple[str, str]] = field(default_factory=list)  # copies, each with the reason
+    notes: list[str] = field(default_factory=list)  # sentences on what was left out
 
     def add(self, found: Found, label: int = -1, test: bool = False) -> None:
         """The files of one folder."""

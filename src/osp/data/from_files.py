@@ -18,8 +18,7 @@ from osp.data.images import ImageSet, PixelSummary, moments
 from osp.data.source import Description, Progress, Request, Source, SourceInfo, per_class
 from osp.errors import UserError, first_few
 
-SIZE = 32
-"""Pixels a side where the user does not say."""
+SIZE = 32  # pixels a side where the user does not say
 
 
 def decoded(

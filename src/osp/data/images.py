@@ -43,13 +43,11 @@ class ImageSet:
     labels: np.ndarray | None
     """int64, one class number per image; -1 where the class is unknown; None where no image has a class."""
     class_names: tuple[str, ...]
-    mean: tuple[float, ...]
-    """Per channel, of pixels scaled to [0, 1]: the published values, or computed for folders."""
+    mean: tuple[float, ...]  # per channel, of pixels scaled to [0, 1]: the published values, or computed for folders
     std: tuple[float, ...]
     variant: str | None = None
     """How the files differ from the published ones; carried into every result as `data_variant`."""
-    mirror: bool = True
-    """Whether a mirrored image still shows the same class: false for digits."""
+    mirror: bool = True  # whether a mirrored image still shows the same class: false for digits
     cutout: bool = True
     """Whether the strong view may grey out a square: false for digits, which it can turn into others."""
     files: tuple[str, ...] | None = field(default=None, repr=False)
@@ -123,8 +121,7 @@ class ByRow(ABC):
 
     dtype = np.dtype(np.uint8)
     ndim = 4
-    starts: np.ndarray
-    """The first row of each file: rows of one file are best read one after the other."""
+    starts: np.ndarray  # the first row of each file: rows of one file are best read one after the other
 
     def __init__(self, shape: tuple[int, int, int, int]) -> None:
         self.shape = shape

@@ -29,16 +29,11 @@ class Published(ABC):
 
     remotes: tuple[Remote, ...] = ()
     """The published files. The first of several archives is fetched; of files that are no archives, all are."""
-    folders: tuple[str, ...]
-    """Where the files usually lie below the data folder, which is looked into last."""
-    counts: tuple[int, int, int] = (0, 0, 0)
-    """As published: training images with a class and without one, test images."""
-    shape: tuple[int, int, int] = (3, 32, 32)
-    """Of images where no size is asked for."""
-    md5: Mapping[str, str] = field(default_factory=dict)
-    """Of the unpacked files."""
-    large: bool = False
-    """Gigabytes, whose checksums `look` tells only where they are known."""
+    folders: tuple[str, ...]  # where the files usually lie below the data folder, which is looked into last
+    counts: tuple[int, int, int] = (0, 0, 0)  # as published: training images with a class and without one, test images
+    shape: tuple[int, int, int] = (3, 32, 32)  # of images where no size is asked for
+    md5: Mapping[str, str] = field(default_factory=dict)  # of the unpacked files
+    large: bool = False  # gigabytes, whose checksums `look` tells only where they are known
 
     @abstractmethod
     def has(self, folder: Path) -> bool:

@@ -25,8 +25,7 @@ from osp.data.images import ImageSet
 from osp.errors import UserError, suggest
 from osp.plugins import Plugins, is_file
 
-Progress = Callable[[int, int, str], None]
-"""Called as progress(done, total, text) during anything that takes long."""
+Progress = Callable[[int, int, str], None]  # called as progress(done, total, text) during anything that takes long
 
 
 @dataclass(frozen=True)
@@ -46,10 +45,8 @@ class Remote:
 
     url: str
     md5: str
-    folder: str = ""
-    """Where it belongs below the data folder."""
-    unpacks: str = ""
-    """The top folder of an archive."""
+    folder: str = ""  # where it belongs below the data folder
+    unpacks: str = ""  # the top folder of an archive
 
     @property
     def file(self) -> str:
@@ -61,18 +58,14 @@ class SourceInfo:
     """What `osp datasets` shows of one set."""
 
     name: str
-    found: bool | None
-    """None: not looked for."""
-    where: str
-    """The place where it was found, or where it was looked for."""
+    found: bool | None  # None: not looked for
+    where: str  # the place where it was found, or where it was looked for
     train: int | None = None
     test: int | None = None
     shape: tuple[int, int, int] | None = None
     variant: str | None = None
-    how: str = ""
-    """What to do to have it."""
-    problem: str | None = None
-    """Why it cannot be used although something is there."""
+    how: str = ""  # what to do to have it
+    problem: str | None = None  # why it cannot be used although something is there
 
 
 @dataclass(frozen=True)
@@ -81,16 +74,12 @@ class Description:
 
     name: str
     class_names: tuple[str, ...]
-    train: tuple[int, ...]
-    """Training images per class."""
-    test: tuple[int, ...] | None
-    """Test images per class; None where the set has no test images."""
+    train: tuple[int, ...]  # training images per class
+    test: tuple[int, ...] | None  # test images per class; None where the set has no test images
     shape: tuple[int, int, int]
-    train_unknown: int = 0
-    """Training images without a class."""
+    train_unknown: int = 0  # training images without a class
     test_unknown: int = 0
-    notes: tuple[str, ...] = ()
-    """What was left out of these counts; `load` warns of the same."""
+    notes: tuple[str, ...] = ()  # what was left out of these counts; `load` warns of the same
 
     @classmethod
     def of(
@@ -128,8 +117,7 @@ class SplitDefaults:
     id_classes: tuple[int | str, ...] | None = None
     """Class numbers or names, in the order of the new labels; None = all classes."""
     labels_per_class: int = 10
-    unlabeled: int | None = None
-    """Total of unlabeled images, ID and OOD; None = as many as fit."""
+    unlabeled: int | None = None  # total of unlabeled images, ID and OOD; None = as many as fit
     ood_ratio: float | None = None
     """Share of OOD in the unlabeled images; None = what results from `ood_count`, or from taking all there are."""
     ood_count: int | None = None
@@ -148,14 +136,10 @@ class Source:
     look: Callable[[Request], SourceInfo] | None = None
     """Say in a moment what is there; left out, nothing is said but that the set has a name."""
     remotes: tuple[Remote, ...] = ()
-    grey: bool = False
-    """Small grey images, for which the small convolutional network is the default."""
-    own_folder: bool = False
-    """The user's own images: the folder must be named, there is no usual place."""
-    unsorted: bool = False
-    """It is unknown which of the images are OOD."""
-    class_sizes: tuple[int, ...] = ()
-    """Training images of each class as published: known without the files."""
+    grey: bool = False  # small grey images, for which the small convolutional network is the default
+    own_folder: bool = False  # the user's own images: the folder must be named, there is no usual place
+    unsorted: bool = False  # it is unknown which of the images are OOD
+    class_sizes: tuple[int, ...] = ()  # training images of each class as published: known without the files
     within: SplitDefaults | None = None
     """The paper's split where the other classes (or images without a class) are OOD; None where it has none."""
     across: SplitDefaults | None = None

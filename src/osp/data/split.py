@@ -50,10 +50,8 @@ class Split:
     val: np.ndarray
     test: np.ndarray
     test_ood: np.ndarray
-    unlabeled_is_ood: np.ndarray
-    """bool, beside `unlabeled`."""
-    id_classes: np.ndarray
-    """The set's class numbers of the new labels 0..K-1."""
+    unlabeled_is_ood: np.ndarray  # bool, beside `unlabeled`
+    id_classes: np.ndarray  # the set's class numbers of the new labels 0..K-1
     labeled_targets: np.ndarray
     val_targets: np.ndarray
     test_targets: np.ndarray

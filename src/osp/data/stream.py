@@ -10,8 +10,7 @@ from osp.randomness import key_to_seed, permutation
 
 _BLOCK = 4096
 """Positions drawn at once where a permutation is shorter: two rows in batches of 448 would need 224 draws a step."""
-MIXED = 1 << 16
-"""Rows of shards that are mixed with one another at least: half a megabyte for their order."""
+MIXED = 1 << 16  # rows of shards that are mixed with one another at least: half a megabyte for their order
 
 
 class Stream:

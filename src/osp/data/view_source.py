@@ -17,8 +17,7 @@ from osp.errors import UserError, suggest
 from osp.randomness import generator
 
 COPY_CHUNK = 4096
-DEVICE_SHARE = 0.4
-"""Of the free memory of a CUDA device that images may take up."""
+DEVICE_SHARE = 0.4  # of the free memory of a CUDA device that images may take up
 
 
 @dataclass(frozen=True)
@@ -28,8 +27,7 @@ class Draw:
     seed: int
     step: int
     stream: str
-    batch: int
-    """Size of the global batch."""
+    batch: int  # size of the global batch
     rank: int = 0
     world: int = 1
 

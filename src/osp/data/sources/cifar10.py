@@ -28,12 +28,9 @@ class Layout:
     remote: Remote
     train: tuple[str, ...]
     test: str
-    names: str
-    """The file with the names of the classes."""
-    label: str
-    """The key of the labels in a pickle."""
-    label_bytes: int = 0
-    """Bytes of label before each image of the binary version; 0 for pickles."""
+    names: str  # the file with the names of the classes
+    label: str  # the key of the labels in a pickle
+    label_bytes: int = 0  # bytes of label before each image of the binary version; 0 for pickles
     md5: Mapping[str, str] = field(default_factory=dict)
 
     @property

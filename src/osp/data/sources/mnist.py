@@ -26,8 +26,7 @@ PARTS = {
     "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
 }
 LARGEST = 1 << 31
-RATIO = 100
-"""How much smaller gzip may make an idx file beyond 64 MB: MNIST's become five times smaller, a bomb 1,000."""
+RATIO = 100  # how much smaller gzip may make an idx file beyond 64 MB: MNIST's become five times smaller, a bomb 1,000
 
 
 class Mnist(Published):

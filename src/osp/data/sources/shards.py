@@ -29,13 +29,10 @@ from osp.data.source import Progress, Request, Source, SourceInfo
 from osp.errors import UserError, first_few
 
 PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
-LARGEST_FILE = 256 << 20
-"""Bytes of an image file above which it is not read."""
-LARGEST_HEADER = 1 << 20
-"""Bytes of what a tar file says of one file in it, its name among them."""
+LARGEST_FILE = 256 << 20  # bytes of an image file above which it is not read
+LARGEST_HEADER = 1 << 20  # bytes of what a tar file says of one file in it, its name among them
 OPEN_FILES = 64
-LISTED = 100
-"""Files that could not be read and are named; of the others only the number is kept."""
+LISTED = 100  # files that could not be read and are named; of the others only the number is kept
 
 
 def load(request: Request) -> tuple[ImageSet, ImageSet | None]:

@@ -26,8 +26,7 @@ SIDE = 96
 IMAGE_BYTES = 3 * SIDE * SIDE
 CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
 COUNTS = {"train_X.bin": 5_000, "unlabeled_X.bin": 100_000, "test_X.bin": 8_000}
-CHUNK, BLOCK = 250, 4_000
-"""Images resized at once by one thread, and by all of them before the next are read."""
+CHUNK, BLOCK = 250, 4_000  # images resized at once by one thread, and by all of them before the next are read
 
 
 class Stl10(Published):

@@ -26,12 +26,9 @@ Draws = Mapping[str, Tensor]
 class ImageKind:
     """What a view may know of the images."""
 
-    shape: tuple[int, int, int]
-    """Channels, height, width."""
-    mirror: bool = True
-    """Whether mirrored images keep their class: digits do not."""
-    cutout: bool = True
-    """Whether images keep their class when half of them is covered."""
+    shape: tuple[int, int, int]  # channels, height, width
+    mirror: bool = True  # whether mirrored images keep their class: digits do not
+    cutout: bool = True  # whether images keep their class when half of them is covered
 
 
 class View(ABC):

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-GREY = 127
-"""The grey of FixMatch's cutout."""
+GREY = 127  # the grey of FixMatch's cutout
 
 
 def blend(degenerate: Tensor, image: Tensor, factor: Tensor) -> Tensor:

@@ -15,8 +15,7 @@ from osp.data.views import image_ops
 from osp.data.views.base import Draws, ImageKind, coins, to_device
 from osp.data.views.weak import Weak
 
-OPERATIONS_PER_IMAGE, LEVELS = 2, 10
-"""FixMatch's n and m: m = 10 draws levels from 1 to 9 of 10."""
+OPERATIONS_PER_IMAGE, LEVELS = 2, 10  # FixMatch's n and m: m = 10 draws levels from 1 to 9 of 10
 
 # fmt: off
 OPERATIONS = (
