@@ -15,7 +15,7 @@ import numpy as np
 from osp.data import cache
 from osp.data.folders import HEIF_EXTENSIONS, File, LabeledFiles, has_heif
 from osp.data.images import ImageSet, PixelSummary, moments
-from osp.data.source import Description, Progress, Request, Source, SourceInfo, per_class
+from osp.data.source import Description, Progress, Request, Source, always, per_class
 from osp.errors import UserError, first_few
 
 SIZE = 32  # pixels a side where the user does not say
@@ -134,7 +134,7 @@ def own_images(list_files: Callable[[Path], LabeledFiles], how: str, unsorted: b
     return Source(
         load=lambda request: load_files(request, list_files(request.root)),
         describe=lambda request: describe_files(request, list_files(request.root)),
-        look=lambda request: SourceInfo(request.name, True, "any folder of images", shape=(3, SIZE, SIZE), how=how),
+        look=always("any folder of images", None, None, (3, SIZE, SIZE), how),
         own_folder=True,
         unsorted=unsorted,
     )

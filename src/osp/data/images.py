@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn, cast, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import numpy as np
 
@@ -158,6 +158,7 @@ class _Matched(ByRow):
 
 
 Pixels = np.ndarray | ByRow
+P = TypeVar("P", np.ndarray, ByRow)
 
 
 class Images:
@@ -233,15 +234,7 @@ def _rows(part: Pixels, index: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(part[index])
 
 
-@overload
-def match(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray: ...
-
-
-@overload
-def match(images: ByRow, shape: tuple[int, int, int]) -> ByRow: ...
-
-
-def match(images: Pixels, shape: tuple[int, int, int]) -> Pixels:
+def match(images: P, shape: tuple[int, int, int]) -> P:
     """`images` with the channels of `shape`: grey repeated (without a copy), or luminance as Pillow's `L` has it.
 
     Sizes are not changed: resizing well needs the original files, so the loader is asked for it.

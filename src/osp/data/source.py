@@ -183,6 +183,11 @@ def get(name: str) -> Source:
     return found
 
 
+def always(where: str, train: int | None, test: int | None, shape: tuple[int, int, int], how: str) -> Any:
+    """A `look` at a set that is always there."""
+    return lambda request: SourceInfo(request.name, True, where, train, test, shape, how=how)
+
+
 def per_class(labels: np.ndarray, classes: int) -> tuple[int, ...]:
     """How many images each class has; -1 (unknown) is not counted."""
     return tuple(np.bincount(labels[labels >= 0], minlength=classes).tolist())

@@ -9,7 +9,7 @@ import numpy as np
 
 from osp.data.images import ImageSet, levels, moments
 from osp.data.published import resized
-from osp.data.source import Request, Source, SourceInfo, SplitDefaults
+from osp.data.source import Request, Source, SplitDefaults, always
 
 CLASSES = tuple(str(digit) for digit in range(10))
 
@@ -48,14 +48,9 @@ def load(request: Request) -> tuple[ImageSet, ImageSet | None]:
     return train, test
 
 
-def look(request: Request) -> SourceInfo:
-    """Always there."""
-    return SourceInfo(request.name, True, "part of scikit-learn", 1201, 596, (1, 8, 8), how="nothing to do")
-
-
 SOURCE = Source(
     load=load,  # and described by it: it takes milliseconds
-    look=look,
+    look=always("part of scikit-learn", 1201, 596, (1, 8, 8), "nothing to do"),
     grey=True,
     within=SplitDefaults(tuple(range(6)), 10, ood_ratio=0.6, val_per_class=10),
 )

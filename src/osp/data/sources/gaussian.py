@@ -11,7 +11,7 @@ from statistics import NormalDist
 import numpy as np
 
 from osp.data.images import ImageSet, levels, moments
-from osp.data.source import Description, Request, Source, SourceInfo
+from osp.data.source import Description, Request, Source, always
 
 TRAIN, TEST, SIZE = 10_000, 2_000, 32
 
@@ -53,9 +53,8 @@ def describe(request: Request) -> Description:
     return Description(request.name, (), (), (), (3, side, side), train_unknown=TRAIN, test_unknown=TEST)
 
 
-def look(request: Request) -> SourceInfo:
-    """Always there."""
-    return SourceInfo(request.name, True, "made from the seed", TRAIN, TEST, (3, SIZE, SIZE), how="nothing to do")
-
-
-SOURCE = Source(load=load, describe=describe, look=look)
+SOURCE = Source(
+    load=load,
+    describe=describe,
+    look=always("made from the seed", TRAIN, TEST, (3, SIZE, SIZE), "nothing to do"),
+)

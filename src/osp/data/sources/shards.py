@@ -25,13 +25,14 @@ from osp.data.decode_pool import decode_all
 from osp.data.folders import EXTENSIONS, File, check_root, stat_files
 from osp.data.from_files import SIZE
 from osp.data.images import ByRow, ImageSet, PixelSummary, moments
-from osp.data.source import Progress, Request, Source, SourceInfo
+from osp.data.source import Progress, Request, Source, always
 from osp.errors import UserError, first_few
 
 PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 LARGEST_FILE = 256 << 20  # bytes of an image file above which it is not read
 LARGEST_HEADER = 1 << 20  # bytes of what a tar file says of one file in it, its name among them
 OPEN_FILES = 64
+HOW = "your own unsorted images in tar shards, beside another set: ood_data 'shards', ood_dir their folder"
 LISTED = 100  # files that could not be read and are named; of the others only the number is kept
 
 
@@ -202,13 +203,7 @@ def _read(file: int, length: int, offset: int) -> bytes:
 
 SOURCE = Source(
     load=load,
-    look=lambda request: SourceInfo(
-        request.name,
-        True,
-        "any folder of tar files",
-        shape=(3, SIZE, SIZE),
-        how="your own unsorted images in tar shards, beside another set: ood_data 'shards', ood_dir their folder",
-    ),
+    look=always("any folder of tar files", None, None, (3, SIZE, SIZE), HOW),
     own_folder=True,
     unsorted=True,
 )
