@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import osp.data
-from osp.data.folders import list_images, same_content, stat_files, walk
+from osp.data.folders import File, list_images, same_content, walk
 from osp.data.split import make_split, spec_for
 
 
@@ -43,7 +43,7 @@ def test_same_content_is_found_among_files_of_one_size(tmp_path: Path) -> None:
     assert same_content(list_images(tmp_path)) == [[0, 3, 8], [1, 6]]
     slow = [[i for i, other in enumerate(contents) if other == content and content] for content in contents]
     assert same_content(list_images(tmp_path)) == sorted({tuple(g): g for g in slow if len(g) > 1}.values())
-    files = stat_files([str(tmp_path / "0.jpg"), str(tmp_path / "gone.jpg"), str(tmp_path / "gone.jpg")])
+    files = [File.at(str(tmp_path / name)) for name in ("0.jpg", "gone.jpg", "gone.jpg")]
     assert same_content(files) == []
 
 

@@ -100,10 +100,9 @@ def decode(place: Place, size: int, most_pixels: int = MAX_PIXELS, whole: bool =
         raise Unreadable(f"absurdly large (more than {MAX_PIXELS} pixels)") from None
     except MemoryError:
         raise Unreadable("needs more memory than there is") from None
-    except OSError as error:
-        raise Unreadable(error.strerror or " ".join(str(error).split())[:200]) from None
     except Exception as error:  # decoders fail with OSError, SyntaxError, ValueError, struct.error, ...
-        raise Unreadable(" ".join(str(error).split())[:200] or type(error).__name__) from None
+        said = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
+        raise Unreadable(said or type(error).__name__) from None
     return pixels
 
 

@@ -56,10 +56,20 @@ class File(NamedTuple):
     """A file, and what shows that it was changed."""
 
     path: str
-    size: int  # -1 for a link that leads nowhere
+    size: int  # -1 where there is no such file, or a link leads nowhere
     modified: int
     changed: int  # on Unix this also tells that a file has become readable
     identity: tuple[int | str, ...] = ()  # the same for two names of one file, such as links
+
+    @classmethod
+    def at(cls, path: str) -> File:
+        """The file of this path, as it is now."""
+        try:
+            status = os.stat(path)
+        except OSError:  # a link to nowhere: listed among the unreadable
+            return cls(path, -1, 0, 0)
+        identity = (status.st_dev, status.st_ino) if status.st_ino else (os.path.realpath(path),)
+        return cls(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, identity)
 
 
 @dataclass
@@ -103,7 +113,7 @@ def walk(folder: Path | str, deep: bool = True) -> Found:
     """List a folder and, with `deep`, all folders below it."""
     found = Found()
     root = os.path.realpath(folder)
-    waiting, seen = [str(folder)], {_file(str(folder)).identity}
+    waiting, seen = [str(folder)], {File.at(str(folder)).identity}
     while waiting:
         with _scan(waiting.pop()) as entries:
             for entry in entries:
@@ -117,12 +127,12 @@ def walk(folder: Path | str, deep: bool = True) -> Found:
                         if not _within(os.path.realpath(entry.path), root):
                             found.links.append(entry.path)
                     elif (
-                        identity := _file(entry.path).identity or (entry.path,)
+                        identity := File.at(entry.path).identity or (entry.path,)
                     ) not in seen:  # a mounted folder can go round, too
                         seen.add(identity)
                         waiting.append(entry.path)
                 elif name.lower().endswith(_IMAGES):
-                    found.files.append(_file(entry.path))
+                    found.files.append(File.at(entry.path))
                 elif (kind := os.path.splitext(name)[1].lower()) not in _NOTES:
                     found.passed_over[kind or "without an extension"] += 1
     found.files.sort()
@@ -153,20 +163,6 @@ def list_classes(root: Path) -> tuple[dict[str, Found], list[str]]:
     """What lies in each of the `subfolders`, at any depth: a class each; and the links that `subfolders` gives."""
     names, links = subfolders(root)
     return {name: walk(root / name) for name in names}, links
-
-
-def stat_files(paths: Sequence[str]) -> list[File]:
-    """Files by their paths, as they are now; size -1 where there is none any more."""
-    return [_file(path) for path in paths]
-
-
-def _file(path: str) -> File:
-    try:
-        status = os.stat(path)
-    except OSError:  # a link to nowhere: listed among the unreadable
-        return File(path, -1, 0, 0)
-    identity = (status.st_dev, status.st_ino) if status.st_ino else (os.path.realpath(path),)
-    return File(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, identity)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -245,7 +241,7 @@ def _digest(path: str, length: int | None = None) -> bytes | None:
 def seen_in(files: Sequence[str], others: Sequence[str]) -> list[int]:
     """Positions of those files that have the same bytes as one of the others."""
     count = len(files)
-    groups = same_content(stat_files([*files, *others])) if count and len(others) else []
+    groups = same_content([File.at(path) for path in (*files, *others)]) if count and len(others) else []
     return sorted(i for group in groups if group[-1] >= count for i in group if i < count)
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from osp.data import cache
 from osp.data.decode import Unreadable, decode
 from osp.data.decode_pool import decode_all
-from osp.data.folders import EXTENSIONS, File, check_root, stat_files
+from osp.data.folders import EXTENSIONS, File, check_root
 from osp.data.from_files import SIZE
 from osp.data.images import ByRow, ImageSet, PixelSummary, moments
 from osp.data.source import Progress, Request, Source, always
@@ -78,7 +78,7 @@ def find_shards(root: Path) -> list[File]:
     for path in paths:
         if not path.is_file():
             raise UserError(f"{path} is no file; shards are tar files.")
-    return stat_files([str(path) for path in paths])
+    return [File.at(str(path)) for path in paths]
 
 
 def _index(writer: cache.ArrayWriter, shards: Sequence[File], size: int, progress: Progress | None) -> dict[str, Any]:
