@@ -6,6 +6,8 @@ Nothing heavy is imported before a set is asked for, so that the command answers
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from osp.data.images import ImageSet
@@ -81,10 +83,8 @@ def load(
     if named:
         trust(name)
     found, request = _asked(name, root, size, seed, progress)
-    try:
+    with _readable(request.root):
         return found.load(request)
-    except OSError as error:
-        raise _unreadable(request.root, error) from None
 
 
 def describe_set(
@@ -98,14 +98,12 @@ def describe_set(
     (116, (1, 8, 8))
     """
     found, request = _asked(name, root, size, 0, progress)
-    try:
+    with _readable(request.root):
         if found.describe:
             return found.describe(request)
         train, test = found.load(request)
         test_classes = None if test is None else test.classes
         return Description.of(request.name, train.class_names, train.classes, test_classes, shape=train.shape)
-    except OSError as error:
-        raise _unreadable(request.root, error) from None
 
 
 def describe(root: str | os.PathLike[str] | None = None) -> list[SourceInfo]:
@@ -116,14 +114,12 @@ def describe(root: str | os.PathLike[str] | None = None) -> list[SourceInfo]:
 
 def _look(request: Request) -> SourceInfo:
     try:
-        if look := get(request.name).look:
-            return look(request)
+        with _readable(request.root):
+            if look := get(request.name).look:
+                return look(request)
         return SourceInfo(request.name, None, "known by name; its file does not say what is there (`look`)")
     except UserError as error:
-        problem = str(error)
-    except OSError as error:
-        problem = str(_unreadable(request.root, error))
-    return SourceInfo(request.name, found=False, where=str(request.root), problem=problem)
+        return SourceInfo(request.name, found=False, where=str(request.root), problem=str(error))
 
 
 def _asked(
@@ -138,5 +134,10 @@ def _asked(
     return found, Request(plain_name(name), data_dir(root), size, seed, progress)
 
 
-def _unreadable(folder: Path, error: OSError) -> UserError:
-    return UserError(f"{error.filename or folder} cannot be read: {(error.strerror or str(error)).lower()}.")
+@contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise UserError(f"{error.filename or folder} cannot be read: {why}.") from None

@@ -17,8 +17,11 @@ from osp.data.published import Published, check_labels, names_in, need, resized
 from osp.data.source import Description, Remote, Request, SplitDefaults
 from osp.errors import UserError
 
-ADDRESS = "https://www.cs.toronto.edu/~kriz"
 PIXELS = 3 * 32 * 32
+
+
+def archive(name: str, md5: str, folder: str) -> Remote:
+    return Remote(f"https://www.cs.toronto.edu/~kriz/{name}.tar.gz", md5, unpacks=folder)
 
 
 @dataclass(frozen=True)
@@ -164,9 +167,7 @@ def _unpickled(path: Path) -> dict[str, Any]:
 CIFAR10 = Cifar(
     layouts=(
         Layout(
-            Remote(
-                f"{ADDRESS}/cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", unpacks="cifar-10-batches-py"
-            ),
+            archive("cifar-10-python", "c58f30108f718f92721af3b95e74349a", "cifar-10-batches-py"),
             tuple(f"data_batch_{i}" for i in range(1, 6)),
             "test_batch",
             "batches.meta",
@@ -181,9 +182,7 @@ CIFAR10 = Cifar(
             },
         ),
         Layout(
-            Remote(
-                f"{ADDRESS}/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530", unpacks="cifar-10-batches-bin"
-            ),
+            archive("cifar-10-binary", "c32a1d4ab5d03f1284b67883e8d87530", "cifar-10-batches-bin"),
             tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
             "test_batch.bin",
             "batches.meta.txt",

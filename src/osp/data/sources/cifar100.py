@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from osp.data.source import Remote, SplitDefaults
-from osp.data.sources.cifar10 import ADDRESS, Cifar, Layout
-
-PYTHON, BINARY = "cifar-100-python", "cifar-100-binary"
+from osp.data.source import SplitDefaults
+from osp.data.sources.cifar10 import Cifar, Layout, archive
 
 CIFAR100 = Cifar(
     layouts=(
         Layout(
-            Remote(f"{ADDRESS}/{PYTHON}.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", unpacks=PYTHON),
+            archive("cifar-100-python", "eb9058c3a382ffc7106e4002c42a8d85", "cifar-100-python"),
             ("train",),
             "test",
             "meta",
@@ -18,7 +16,7 @@ CIFAR100 = Cifar(
             md5={"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
         ),
         Layout(
-            Remote(f"{ADDRESS}/{BINARY}.tar.gz", "03b5dce01913d631647c71ecec9e9cb8", unpacks=BINARY),
+            archive("cifar-100-binary", "03b5dce01913d631647c71ecec9e9cb8", "cifar-100-binary"),
             ("train.bin",),
             "test.bin",
             "fine_label_names.txt",
