@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -223,39 +223,33 @@ def unlabeled_counts(
 
 def _counts_at_ratio(spec: SplitSpec, rest: Sequence[Group], ood: Sequence[Group]) -> tuple[list[int], list[int]]:
     ratio = Fraction(str(spec.ood_ratio))  # as written: 20000 * (1 - 0.9) is 2000, and in floating point is not
-    largest, limit = largest_at_ratio(ratio, rest, ood)
+    largest, kind = largest_at_ratio(ratio, list(map(len, rest)), list(map(len, ood)))
     total = largest if spec.unlabeled is None else spec.unlabeled
     id_count = math.floor(total * (1 - ratio) / len(rest))
     ood_count = math.floor(total * ratio / len(ood)) if ood else 0
     if total > largest:
-        is_id = any(limit is group for group in rest)
-        asked, groups, kind = (id_count, rest, "ID") if is_id else (ood_count, ood, "OOD")
+        asked, groups, left = (id_count, rest, f" left{_after(spec)}") if kind == "ID" else (ood_count, ood, "")
         each = f"of each of the {len(groups)} {kind} classes" if len(groups) > 1 else f"{kind} images"
+        limit = min(groups, key=len)
         raise UserError(
             f"unlabeled: {total} images at ood_ratio {spec.ood_ratio} need {max(asked, 1)} {each}, but {limit.name} "
-            f"has {len(limit)}{f' left{_after(spec)}' if is_id else ''}; the largest total that fits at this ratio "
-            f"is {largest}."
+            f"has {len(limit)}{left}; the largest total that fits at this ratio is {largest}."
         )
     return [id_count] * len(rest), [ood_count] * len(ood)
 
 
-Countable = TypeVar("Countable", Group, range)
+def largest_at_ratio(ratio: Fraction, rest: Sequence[int], ood: Sequence[int]) -> tuple[int, str]:
+    """The largest total that fits such classes, and whose smallest class does not let it be larger.
 
-
-def largest_at_ratio(ratio: Fraction, rest: Sequence[Countable], ood: Sequence[Countable]) -> tuple[int, Countable]:
-    """The largest total that fits, and which class does not let it be larger.
-
-    >>> largest_at_ratio(Fraction("0.5"), [range(10), range(20)], [range(100)])
-    (43, range(0, 10))
+    >>> largest_at_ratio(Fraction("0.5"), [10, 20], [100])
+    (43, 'ID')
     """
-    # An ID class's and an OOD class's part of the total; the group with the fewest images decides what fits.
-    shares = [((1 - ratio) / len(rest), min(rest, key=len))]
+    # An ID class's and an OOD class's part of the total, and the fewest images, which decide what fits.
+    shares = [((1 - ratio) / len(rest), min(rest), "ID")]
     if ood:
-        shares.append((ratio / len(ood), min(ood, key=len)))
-    shares = [(share, group) for share, group in shares if share]
+        shares.append((ratio / len(ood), min(ood), "OOD"))
     # floor(total * share) <= n  <=>  total < (n + 1) / share; but a class with nothing left allows nothing at all
-    fits = [(math.ceil((len(group) + 1) / share) - 1 if len(group) else 0, group) for share, group in shares]
-    return min(fits, key=lambda fit: fit[0])
+    return min((math.ceil((n + 1) / share) - 1 if n else 0, kind) for share, n, kind in shares if share)
 
 
 def _beside_ood(spec: SplitSpec, total: int, ood_count: int, rest: Sequence[Group]) -> int:

@@ -142,8 +142,8 @@ def largest_pool(plan: Plan) -> int | None:
     if not sizes or plan.ood_ratio is None or plan.ood_data is not None or any(isinstance(c, str) for c in numbers):
         return None
     held = plan.labels_per_class + plan.val_per_class
-    rest = [range(max(0, size - held)) for number, size in enumerate(sizes) if number in numbers]
-    ood = [range(size) for number, size in enumerate(sizes) if number not in numbers]
+    rest = [max(0, size - held) for number, size in enumerate(sizes) if number in numbers]
+    ood = [size for number, size in enumerate(sizes) if number not in numbers]
     return largest_at_ratio(Fraction(str(plan.ood_ratio)), rest, ood)[0]
 
 
