@@ -163,8 +163,8 @@ def make_split(
     Without an OOD source the OOD images are those of the other classes and those without a class (label -1). With one
     they are the source's, and the other classes of the ID set are left out altogether. At ratio r and total N each of
     the K ID classes gives floor(N (1 - r) / K) unlabeled images and each of the G OOD classes floor(N r / G), a source
-    without classes counting as one. A class's order depends on (seed, class) only: labeled and validation images are
-    the same at every ratio. Images of the source whose files are also in the ID set are left out, with a warning.
+    without classes counting as one. Images of the source whose files are also in the ID set are left out, with a
+    warning.
     """
     classes = resolve_classes(spec.id_classes, train)
     spec = check_numbers(spec)

@@ -61,10 +61,7 @@ class ViewSource(Protocol):
 
 
 class PixelViews:
-    """The views of images (`ViewSource`).
-
-    `channels_last` gives them in that memory format, for a network that is laid out so too.
-    """
+    """The views of images; `channels_last` is the memory format, for a network that is laid out so too."""
 
     def __init__(
         self, images: Images, augmenter: Augmenter, device: torch.device, *, channels_last: bool = False
@@ -101,7 +98,6 @@ class DeviceImages:
             self._all[first : first + len(rows)] = images.take(rows).to(device)
 
     def take(self, indices: np.ndarray) -> Tensor:
-        """The images at these indices, in this order."""
         index = torch.from_numpy(np.asarray(indices, dtype=np.int64))
         return self._all[to_device(index, self._all.device)]
 

@@ -32,11 +32,7 @@ class ImageKind:
 
 
 class View(ABC):
-    """One view of images of one kind.
-
-    What is random is drawn for the global batch, so that each process can take its rows. As the draws lie on the CPU,
-    images can be grouped by them without waiting for the device.
-    """
+    """One view of images of one kind. Its draws lie on the CPU, where images are grouped by them."""
 
     def __init__(self, kind: ImageKind) -> None:
         self.kind = kind
@@ -104,10 +100,7 @@ def find(view: str) -> type[View]:
 
 @dataclass(frozen=True)
 class Plan:
-    """The draws for one view of n images.
-
-    It is made for the global batch: `plan[rank::world]` are the draws for the images of one process.
-    """
+    """The draws for one view of the n images of a global batch; `plan[rank::world]` are those of one process."""
 
     view: View
     size: int
@@ -165,7 +158,6 @@ class Augmenter:
         return self._views[base]
 
     def plan(self, view: str, n: int, generator: torch.Generator) -> Plan:
-        """The draws for a view of n images: a function of the (CPU) generator's state alone."""
         chosen = self.view(view)
         return Plan(chosen, n, chosen.draw(n, generator))
 
