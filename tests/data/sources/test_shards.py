@@ -171,12 +171,6 @@ def test_a_shard_that_changes_under_a_run_is_a_sentence(tmp_path: Path) -> None:
     again = images_in(tmp_path / "shards")
     again.take(np.array([0]))
     path.write_bytes(bytes(path.stat().st_size))  # the same file, with nothing in it
-    with pytest.raises(UserError, match="has changed since it was opened"):
-        again.take(np.array([1]))
-    os.utime(path, (1, 1))  # as if it had not changed
-    with pytest.raises(UserError, match="can no longer be read"):
-        again.take(np.array([1]))
-    path.unlink()
     with pytest.raises(UserError, match="can no longer be read"):
         again.take(np.array([1]))
 
@@ -193,13 +187,14 @@ def test_as_part_of_all_images_and_in_grey(tmp_path: Path) -> None:
     assert Images(known).shards is None
 
 
-def test_no_shard_stays_open(tmp_path: Path) -> None:
+def test_more_shards_than_files_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("osp.data.sources.shards.OPEN_FILES", 2)
     found = images_in(packed(tmp_path / "shards", pixels(12), 2))
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     for _ in range(3):
         np.testing.assert_array_equal(found[::-1], pixels(12)[::-1].transpose(0, 3, 1, 2))
     if before:
-        assert len(os.listdir("/proc/self/fd")) <= before
+        assert len(os.listdir("/proc/self/fd")) <= before + 2
 
 
 def test_readable_shards_give_no_warning(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import io
 import os
 import tarfile
 import warnings
+from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from osp.errors import UserError, first_few
 PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 LARGEST_FILE = 256 << 20  # bytes of an image file above which it is not read
 LARGEST_HEADER = 1 << 20  # bytes of what a tar file says of one file in it, its name among them
+OPEN_FILES = 64
 HOW = "your own unsorted images in tar shards, beside another set: ood_data 'shards', ood_dir their folder"
 LISTED = 100  # files that could not be read and are named; of the others only the number is kept
 
@@ -149,33 +151,54 @@ class ShardImages(ByRow):
         super().__init__((len(places), 3, size, size))
         self._shards, self._places, self._size = shards, places, size
         self.starts = np.cumsum(counts) - counts
+        self._open: OrderedDict[int, int] = OrderedDict()
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         out = np.empty((len(rows), *self.shape[1:]), np.uint8)
         owners = np.searchsorted(self.starts, rows, side="right") - 1
-        for owner in np.unique(owners):
-            here = np.flatnonzero(owners == owner)
-            here = here[np.argsort(rows[here], kind="stable")]  # as they lie on the disk
-            out[here] = self._images(self._shards[owner], self._places[rows[here]])
+        for position in np.argsort(rows, kind="stable"):  # as they lie on the disk
+            out[position] = self._image(int(owners[position]), int(rows[position]))
         return out
 
-    def _images(self, shard: File, places: np.ndarray) -> np.ndarray:
-        offset, images = 0, []
+    def _image(self, owner: int, row: int) -> np.ndarray:
+        offset, length = (int(number) for number in self._places[row])
         try:
-            with open(shard.path, "rb") as file:
-                status = os.fstat(file.fileno())
-                if (status.st_size, status.st_mtime_ns) != (shard.size, shard.modified):
-                    now = "Start a new run with the shards as they are now."
-                    raise UserError(f"{shard.path} has changed since it was opened. {now}")
-                for offset, length in places.tolist():
-                    file.seek(offset)
-                    images.append(decode(file.read(length), self._size))
+            return decode(_read(self._file(owner), length, offset), self._size)
         except (OSError, Unreadable) as error:
             raise UserError(
-                f"{shard.path}: the image at byte {offset} can no longer be read ({error}). Put the shard back as it "
-                "was, or start a new run."
+                f"{self._shards[owner].path}: the image at byte {offset} can no longer be read ({error}). Put the "
+                "shard back as it was, or start a new run."
             ) from None
-        return np.stack(images)
+
+    def _file(self, owner: int) -> int:
+        """The open shard, of which only some are kept open."""
+        if owner in self._open:
+            self._open.move_to_end(owner)
+            return self._open[owner]
+        shard = self._shards[owner]
+        file = os.open(shard.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        status = os.fstat(file)
+        if (status.st_size, status.st_mtime_ns) != (shard.size, shard.modified):
+            os.close(file)
+            raise UserError(
+                f"{shard.path} has changed since it was opened. Start a new run with the shards as they are now."
+            )
+        self._open[owner] = file
+        if len(self._open) > OPEN_FILES:
+            os.close(self._open.popitem(last=False)[1])
+        return file
+
+    def __del__(self) -> None:
+        for file in getattr(self, "_open", {}).values():
+            os.close(file)
+
+
+def _read(file: int, length: int, offset: int) -> bytes:
+    """Bytes from the middle of an open file."""
+    if hasattr(os, "pread"):
+        return os.pread(file, length, offset)
+    os.lseek(file, offset, os.SEEK_SET)  # Windows
+    return os.read(file, length)
 
 
 SOURCE = Source(
