@@ -16,8 +16,7 @@ from helpers.runs import run
 from helpers.stores import finished as finished_run
 from helpers.stores import plan_of
 from osp import Recipe, UserError
-from osp.bench.export import export
-from osp.bench.store import Store
+from osp.bench.store import Store, export
 from osp.cli import app
 from osp.models.model import Prediction
 from osp.models.photo import PhotoModel

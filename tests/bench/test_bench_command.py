@@ -8,9 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from helpers.stores import finished, plan_of
-from osp.bench.export import export
 from osp.bench.grid import names
-from osp.bench.store import Store
+from osp.bench.store import Store, export
 from osp.cli import app
 
 runner = CliRunner()

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from helpers.stores import finished, plan_of
-from osp.bench.export import export
-from osp.bench.store import Store
+from osp.bench.store import Store, export
 from osp.errors import UserError
 from osp.recipe import Plan
 from osp.verify import verify

@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -32,9 +32,10 @@ from osp.files import make_folder, open_at_end, write_text
 from osp.plugins import plain_name
 from osp.recipe import Plan
 from osp.runs.folder import RunFolder
-from osp.runs.lines import LineRun, holds_lines, line_files, read_lines
+from osp.runs.lines import FORMAT as LINE_FORMAT
+from osp.runs.lines import LineRun, add_lines, holds_lines, line_files, map_name, read_lines
 from osp.runs.run import Run
-from osp.runs.schema import DataKeys, Note, check, read_json
+from osp.runs.schema import Note, read_checked
 
 Status = Literal["finished", "running", "interrupted", "failed", "damaged", "stale", "missing"]
 
@@ -44,15 +45,15 @@ FORMAT = 1
 CPU_GROUP, WHOLE = 128, 0
 """What `group` is on a CPU and elsewhere, where the user asked for no value: a run from either machine counts."""
 
-NUMBERS = ("accuracy", "auroc", "fpr95", "open_accuracy", "seconds", "steps", "images_seen", "angle")
-"""Of a result; whatever else stands in their place is damage."""
+PLACES = ("data_dir", "ood_dir")
+"""Fields that speak of a machine: no exported line has them."""
 
 
 class Store:
     """Runs in a folder. Reading creates nothing."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        self.root, self.claims, self.logs = root, root / ".claims", root / ".logs"
         self._marker = root / "store.json"
         self._lines: dict[str, dict[str, Any]] = {}
         self._stamps: dict[Path, tuple[int, int, int]] = {}
@@ -90,14 +91,6 @@ class Store:
             write_text(self._marker, json.dumps({"format": FORMAT}) + "\n")
         for folder in (self.claims, self.logs):
             make_folder(folder)
-
-    @property
-    def claims(self) -> Path:
-        return self.root / ".claims"
-
-    @property
-    def logs(self) -> Path:
-        return self.root / ".logs"
 
     def log(self, name: str) -> Path:
         return self.logs / f"{name}.log"
@@ -206,13 +199,11 @@ class Store:
         result = folder.read_result()
         if result is None or not folder.begun():
             return None
-        check_result(result, folder.result)
         if isinstance(folder, LineRun):
-            stored, machine = plan_of_line(folder.line), dict(folder.line.get("machine", {}))
+            stored, noted = plan_of_line(folder.line), folder.line
         else:
-            noted = read_note(folder.path / "run.json")
-            stored, machine = Plan.read(folder.plan), {} if noted is None else dict(noted.machine)
-        run = Run(folder, result, stored, keys=_data(folder), machine=machine)
+            stored, noted = Plan.read(folder.plan), _note(folder)
+        run = Run(folder, result, stored, keys=_data(folder), machine=dict(noted.get("machine", {})))
         if plan is None:
             return run
         why = outdated(run.versions, plan.versions)
@@ -235,8 +226,8 @@ class Store:
 
     def failure(self, folder: RunFolder) -> str:
         """Why the last attempt at a run failed; nothing where it did not."""
-        noted = read_note(folder.path / "run.json")
-        return (noted.failure or "failed") if noted is not None and noted.status == "failed" else ""
+        noted = _note(folder)
+        return (noted.get("failure") or "failed") if noted.get("status") == "failed" else ""
 
     def note(self, folder: RunFolder, plan: Plan, status: str, machine: Mapping[str, Any], failure: str = "") -> None:
         """Write run.json."""
@@ -283,36 +274,20 @@ def outdated(stored: Mapping[str, str], today: Mapping[str, str]) -> str:
     return "; ".join(f"{key} {stored.get(key, 'unknown')}, today {today.get(key)}" for key in differing)
 
 
-def check_result(result: Mapping[str, Any], path: Path) -> None:
-    """Refuse a result whose numbers are none."""
-    for key in NUMBERS:
-        value = result.get(key)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise UserError(f"{path} is damaged: {key} is {str(value)[:50]!r}, not a number.")
-
-
-def read_note(path: Path) -> Note | None:
-    """run.json; None where there is none or it is damaged: it only adds to what the run's own files say, and
+def _note(folder: RunFolder) -> dict[str, Any]:
+    """run.json; nothing where there is none or it is damaged: it only adds to what the run's own files say, and
     `osp verify` tells."""
     try:
-        return check(read_json(path), Note)
-    except (OSError, ValueError):
-        return None
+        return read_checked(folder.path / "run.json", Note, "")
+    except UserError:
+        return {}
 
 
-def plan_of_line(line: Mapping[str, Any]) -> Plan:
-    """The plan that a line has in parts."""
-    fields = {**line["plan"], "versions": line["versions"], "recipe": line.get("recipe", {})}
-    return Plan.of(fields, f"of {line['name']}")
-
-
-def _data(folder: RunFolder) -> dict[str, Any]:
+def _data(folder: RunFolder) -> dict[str, str]:
     """Content keys of a run's images, which may be missing or damaged without harm."""
-    if isinstance(folder, LineRun):
-        return folder.read_data()
     try:
-        return check({"keys": read_json(folder.data)}, DataKeys).keys
-    except (OSError, ValueError):
+        return folder.read_data() or {}
+    except UserError:
         return {}
 
 
@@ -330,3 +305,53 @@ def _changed(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
+
+
+# As lines
+
+
+def plan_of_line(line: Mapping[str, Any]) -> Plan:
+    """The plan that a line has in parts."""
+    fields = {**line["plan"], "versions": line["versions"], "recipe": line.get("recipe", {})}
+    return Plan.of(fields, f"of {line['name']}")
+
+
+def line_of(run: Run) -> dict[str, Any]:
+    """All that a run says in words and numbers, without the folders of its machine."""
+    plan = run.plan.changed(**dict.fromkeys(PLACES)).model_dump(mode="json")
+    recipe = plan.pop("recipe")
+    return {
+        "format": LINE_FORMAT,
+        "name": run.name,
+        "identity": run.plan.identity(),
+        "versions": plan.pop("versions"),
+        "machine": run.machine,
+        "data": run.keys,
+        "recipe": {key: value for key, value in recipe.items() if key not in PLACES},
+        "plan": plan,
+        "result": run.result,
+        "metrics": [line for line in run.metrics if line.get("kind") == "eval"],
+    }
+
+
+def export(runs: Iterable[Run], to: Store) -> int:
+    """Add finished runs as lines where they are not there yet, or were tested on more sets since; their number.
+
+    The t-SNE map of a run goes along where one was drawn, also to a run that was exported before.
+    """
+    there = {run.name: run for run in to.runs()}
+    new: list[dict[str, Any]] = []
+    maps: dict[Path, dict[str, Any]] = {}
+    for run in runs:
+        have = there.get(run.name)
+        if have is None or set(run.result.get("other_ood") or {}) - set(have.result.get("other_ood") or {}):
+            new.append(line_of(run))
+        place = to.root / map_name(run.name) if have is None else have.folder.map
+        drawn = run.folder.read_map()
+        if drawn is not None and (have is None or not place.exists()):
+            maps[place] = drawn
+    if new:
+        add_lines(to.root, new)
+    for place, drawn in maps.items():
+        write_text(place, json.dumps(drawn) + "\n")
+    return len(new)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from osp.bench.claims import stop_this_process
-from osp.bench.store import Store, check_result
+from osp.bench.store import Store
 from osp.errors import UserError
 from osp.machine import processor, safe_path
 from osp.recipe import Plan, Recipe, make_plan
@@ -157,7 +157,7 @@ def set_damage_aside(folder: RunFolder) -> None:
             os.replace(folder.path, free_name(folder.path.with_name(f".damaged-{folder.path.name}")))
             return
     try:
-        check_result(folder.read_result() or {}, folder.result)
+        folder.read_result()
     except UserError as error:
         print(f"osp: {error}", file=sys.stderr)
         os.replace(folder.result, free_name(folder.path / "result.damaged"))

@@ -105,9 +105,8 @@ def export(
 
     Example: `osp bench export table1 --to results --seeds 0-4`
     """
-    from osp.bench.export import export as copy
+    from osp.bench import store as stores
     from osp.bench.numbers import fill
-    from osp.bench.store import Store
 
     kept = options.open_store(store)
     if names:
@@ -115,8 +114,8 @@ def export(
         runs = [run for table in options.tables_of(names, choice) for run in fill(kept, table).runs]
     else:
         runs = list(kept.runs())
-    target = Store(user_path(to))
-    new = copy(runs, target)
+    target = stores.Store(user_path(to))
+    new = stores.export(runs, target)
     options.tell_problems(kept, target)
     say(f"{new} of {len(runs)} runs are new in {target.root}.")
 
