@@ -28,7 +28,8 @@ from decimal import ROUND_HALF_UP, Decimal
 from functools import cache
 from pathlib import Path
 
-from osp.bench.numbers import Difference, Filled, Report, differences, fill
+from osp.bench.cells import Cell, Table
+from osp.bench.numbers import Difference, differences, fill
 from osp.bench.renderers import pipes
 from osp.bench.store import Store
 from osp.cli.bench.options import choice_of, tables_of
@@ -53,8 +54,8 @@ SHORT = {
 }
 
 
-def parse(command: str) -> tuple[str, str | None, Report]:
-    """The numbers that a command shows: its name, the row of `--against`, the report."""
+def parse(command: str) -> tuple[str, str | None, Table]:
+    """The numbers that a command shows: its name, the row of `--against`, the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("name")
     for option in ("--methods", "--datasets", "--ratios", "--against", "--measure"):
@@ -76,17 +77,17 @@ def stored(name: str = "results") -> Store:
 
 def table(command: str, columns: list[str]) -> str:
     """As Markdown; rows without any run are left out."""
-    _, base, report = parse(command)
-    wide = len(report.table.columns) > 1
-    headings = list(report.table.columns) if wide else [heading(each, base) for each in columns]
+    _, base, found = parse(command)
+    wide = len(found.columns) > 1
+    headings = list(found.columns) if wide else [heading(each, base) for each in columns]
     rows = []
-    for row in report.table.rows:
+    for row in found.rows:
         if wide:
-            cells = [report.at(row, column) for column in report.table.columns]
+            cells = [found.cell(row, column) for column in found.columns]
             texts = [beside(cell, columns) for cell in cells]
         else:
-            cells = [report.at(row, report.table.columns[0])]
-            texts = [text_of(report, cells[0], base, each) for each in columns]
+            cells = [found.cell(row, found.columns[0])]
+            texts = [text_of(found, cells[0], base, each) for each in columns]
         if any(cell.runs for cell in cells):
             rows.append([row, *texts])
     return pipes(["", *headings], rows) + "\n"
@@ -98,26 +99,26 @@ def heading(column: str, base: str | None) -> str:
     return f"{known}, gain over {base}" if column.startswith("gain ") else known
 
 
-def beside(cell: Filled, columns: list[str]) -> str:
+def beside(cell: Cell, columns: list[str]) -> str:
     """One measure of a cell and, where asked for, the paper's number."""
     text = number_of(cell, columns[0])
-    return f"{text} (paper {cell.cell.paper})" if "paper" in columns and cell.cell.paper is not None else text
+    return f"{text} (paper {cell.paper})" if "paper" in columns and cell.paper is not None else text
 
 
-def text_of(report: Report, cell: Filled, base: str | None, column: str) -> str:
+def text_of(found: Table, cell: Cell, base: str | None, column: str) -> str:
     if column == "paper":
-        return "-" if cell.cell.paper is None else str(cell.cell.paper)
+        return "-" if cell.paper is None else str(cell.paper)
     if column == "seeds":
         return str(len(cell.runs))
     if not column.startswith("gain "):
         return number_of(cell, column)
     if base is None:
         raise SystemExit(f"{PAGE.name}: the command above `{column}` has no --against.")
-    found = differences(replace(report, measure=column.removeprefix("gain ")), base)
-    return next((words(each) for each in found if (each.row, each.column) == (cell.cell.row, cell.cell.column)), "")
+    pairs = differences(replace(found, measure=column.removeprefix("gain ")), base)
+    return next((words(each) for each in pairs if (each.row, each.column) == (cell.row, cell.column)), "")
 
 
-def number_of(cell: Filled, measure: str) -> str:
+def number_of(cell: Cell, measure: str) -> str:
     mean, spread = cell.mean(measure), cell.deviation(measure)
     if mean is None:
         return cell.empty

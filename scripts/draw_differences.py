@@ -14,9 +14,9 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from osp.bench.cells import Choice, expand
+from osp.bench.cells import Choice, Table, expand
 from osp.bench.grid import find_grid
-from osp.bench.numbers import Difference, Report, differences, fill
+from osp.bench.numbers import Difference, differences, fill
 from osp.bench.store import Store
 from osp.cli.bench.options import choice_of
 from osp.report.figure import COLORS, MARKERS, own_style, save_png
@@ -62,13 +62,13 @@ class Done:
     """A task with its runs."""
 
     work: Work
-    report: Report
+    table: Table
 
     def gains(self, measure: str) -> list[Difference]:
         """Of OSP: over the control, over T2T; fewer where they have not been run."""
-        report = replace(self.report, measure=measure)
+        table = replace(self.table, measure=measure)
         bases = (self.work.control, self.work.t2t)
-        return [each for base in bases for each in differences(report, base) if each.row == self.work.osp]
+        return [each for base in bases for each in differences(table, base) if each.row == self.work.osp]
 
 
 def looked_up(store: Store) -> list[Done]:

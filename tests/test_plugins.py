@@ -266,8 +266,8 @@ def test_a_job_for_elsewhere_names_its_files_from_the_root(
     written("score")
     monkeypatch.chdir(tmp_path)
     recipe = asking("score", "./mine.py")
-    job = Job(recipe, make_plan(recipe), "name").anywhere()
-    assert job.recipe.options == {**recipe.options, "score": str(tmp_path / "mine.py")}
+    job = Job(plan=make_plan(recipe), name="name").anywhere()
+    assert job.recipe(1)["options"] == {**recipe.options, "score": str(tmp_path / "mine.py")}
 
 
 def test_what_is_no_such_file_is_told_in_a_sentence(written: Callable[..., str], tmp_path: Path) -> None:

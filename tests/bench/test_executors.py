@@ -18,7 +18,6 @@ import pytest
 
 from helpers.commands import osp
 from helpers.stores import finished, plan_of
-from osp import Recipe
 from osp.bench.executors import Processes, run_jobs
 from osp.bench.jobs import Job, jobs_for
 from osp.bench.store import Store
@@ -91,8 +90,7 @@ def test_two_benches_at_once_share_the_store_and_run_nothing_twice(grid: Path) -
 
 
 def run_all(store: Store, *plans: Any) -> Any:
-    recipes = [Recipe(**plan.recipe) for plan in plans]
-    return run_jobs(store, jobs_for(store, recipes, plans), Processes(store, 2), lambda text: None, lambda jobs: "")
+    return run_jobs(store, jobs_for(store, plans), Processes(store, 2), lambda text: None, lambda jobs: "")
 
 
 def test_a_failed_run_is_reported_and_does_not_stop_the_rest_and_is_tried_again(tmp_path: Path) -> None:
@@ -116,7 +114,7 @@ def test_a_run_that_another_finished_before_the_claim_is_neither_touched_nor_ann
             super().start(job)
 
     said: list[str] = []
-    jobs = jobs_for(store, [Recipe(**plan.recipe)], [plan])
+    jobs = jobs_for(store, [plan])
     outcome = run_jobs(store, jobs, Overtaken(store, 1), said.append, lambda waiting: "")
     assert outcome.finished == [jobs[0].name]
     assert said == ["1 of 1 runs to do"]
@@ -168,7 +166,7 @@ def test_a_full_disk_fails_one_run_with_a_sentence_and_leaves_the_others(tmp_pat
     store = Store(tmp_path / "store")
     kept, plan = finished(store, plan_of(seed=1)), plan_of(options={"batch": 8})
     before = {path.name: path.read_bytes() for path in kept.iterdir()}
-    job = jobs_for(store, [Recipe(**plan.recipe)], [plan])[0]
+    job = jobs_for(store, [plan])[0]
     program = (
         "import resource, signal, sys\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"

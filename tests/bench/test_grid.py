@@ -45,7 +45,7 @@ def test_the_total_is_made_smaller_only_where_it_does_not_fit_and_the_cell_says_
     assert totals[1] is not None
     assert int(totals[1] * 0.9) // 50 == 350
     assert totals[2] == 20_000
-    assert ["smaller total" in cell.marks for cell in table.cells] == [True, True, False]
+    assert ["smaller total" in cell.unlike for cell in table.cells] == [True, True, False]
 
 
 def test_the_numbers_of_dacs_protocol_are_the_whole_training_set() -> None:

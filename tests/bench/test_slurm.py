@@ -14,7 +14,6 @@ import pytest
 
 from helpers.commands import osp
 from helpers.stores import finished, plan_of
-from osp import Recipe
 from osp.bench.jobs import Job, jobs_for
 from osp.bench.slurm import failed_since, read_list, write_array
 from osp.bench.store import Store
@@ -94,7 +93,7 @@ def test_an_array_submitted_twice_does_everything_once_and_gives_the_local_table
 
 def jobs(store: Store, *seeds: int) -> list[Job]:
     plans = [plan_of(seed=seed, options={"batch": 8}) for seed in seeds]
-    return jobs_for(store, [Recipe(**plan.recipe) for plan in plans], plans)
+    return jobs_for(store, plans)
 
 
 def test_the_script_says_what_a_run_needs_and_survives_odd_names(tmp_path: Path) -> None:

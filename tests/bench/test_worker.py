@@ -62,7 +62,7 @@ def test_a_worker_imports_no_module_of_the_working_folder(
 
 def test_the_script_of_an_array_imports_no_module_of_the_working_folder(trapped: Path, tmp_path: Path) -> None:
     store, plan = Store(tmp_path / "store"), plan_of(data="mnist", data_dir=str(tmp_path / "nowhere"))
-    script = write_array(store, jobs_for(store, [Recipe(**plan.recipe)], [plan]), "t", 1, None, 1)
+    script = write_array(store, jobs_for(store, [plan]), "t", 1, None, 1)
     done = subprocess.run(["bash", script], capture_output=True, text=True, timeout=120, env=environment())
     assert "nowhere" in done.stderr
     assert not (trapped / "ran").exists()
@@ -73,7 +73,7 @@ def test_a_run_by_a_method_file_goes_on_in_a_store_and_a_stored_plan_names_no_co
     (tmp_path / "mine.py").write_text(METHOD)
     plan = plan_of(method=str(tmp_path / "mine.py"), options={"batch": 8})
     store = Store(tmp_path / "store")
-    jobs = jobs_for(store, [Recipe(**plan.recipe)], [plan])
+    jobs = jobs_for(store, [plan])
     folder = store.folder_for(plan)
 
     def run() -> dict[str, str]:

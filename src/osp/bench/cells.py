@@ -1,8 +1,9 @@
-"""The cells of a table: what a grid file and the command ask for, as one recipe and plan for each cell and seed."""
+"""The cells of a table: what a grid file and the command ask for, as one plan for each cell and seed, and its runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -12,6 +13,7 @@ from osp.errors import UserError, suggest
 from osp.plugins import is_file, same_path
 from osp.recipe import Plan, Recipe, apply_assignments, make_plan
 from osp.recipe.code import files_in
+from osp.runs.run import Run
 
 
 @dataclass(frozen=True)
@@ -35,32 +37,88 @@ class Choice:
         return (*self.methods, *self.datasets, *files_in(fields).values())
 
 
+SMALLER_TOTAL = "smaller total"
+SMALLER_BUDGET = "smaller budget"
+RECONSTRUCTION = "reconstruction"
+DATA_VARIANT = "data variant"
+STALE = "stale"
+NO_NUMBER = "-"
+"""Run, but not a number that such a method has: the purity of a partition that it does not make."""
+
+
 @dataclass(frozen=True)
 class Cell:
-    """One number of the table: a recipe for each seed."""
+    """One number of the table: a plan for each seed, and what a store has of them (`osp.bench.numbers.fill`)."""
 
     row: str
     column: str
-    recipes: tuple[Recipe, ...]
-    plans: tuple[Plan, ...]
+    plans: tuple[Plan, ...] = ()
     paper: float | None = None
-    marks: tuple[str, ...] = ()
+    unlike: tuple[str, ...] = ()
+    """In which ways its runs are not the paper's, as far as their plan tells."""
     problem: str = ""
     """Why it cannot be run."""
+    runs: tuple[Run, ...] = ()
+    stale: tuple[Run, ...] = ()
+    """Shown as such, never mixed in."""
+    failures: tuple[str, ...] = ()
+    """Results that could not be read, and why runs failed."""
+
+    def values(self, measure: str) -> dict[int, float]:
+        """By seed."""
+        found = {int(run.plan.seed): number(run.result, measure) for run in self.runs}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    def mean(self, measure: str) -> float | None:
+        values = self.values(measure).values()
+        return statistics.fmean(values) if values else None
+
+    def deviation(self, measure: str) -> float | None:
+        values = self.values(measure).values()
+        return statistics.stdev(values) if len(values) > 1 else None
+
+    @property
+    def marks(self) -> list[str]:
+        found = list(self.unlike) if self.runs else []
+        if any(run.result.get("data_variant") for run in self.runs):
+            found.append(DATA_VARIANT)
+        return found + ([STALE] if self.stale and not self.runs else [])
+
+    @property
+    def empty(self) -> str:
+        """What stands where there is no number."""
+        if self.problem or self.runs:
+            return self.problem or NO_NUMBER
+        return f"not run ({len(self.stale)} stale)" if self.stale else "not run"
+
+
+def number(result: Mapping[str, Any], measure: str) -> float | None:
+    """A number of a result by its path, such as `accuracy` or `scores.softmax.auroc`."""
+    if measure == "own_auroc" and measure not in result:  # of version 0.1, which reported each method's own score
+        measure = "auroc"
+    found: Any = result
+    for word in measure.split("."):
+        found = found.get(word) if isinstance(found, Mapping) else None
+    return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
 
 
 @dataclass(frozen=True)
 class Table:
-    """A grid with its cells, row by row."""
+    """A grid with its cells, row by row, and the number of theirs that is shown."""
 
     grid: Grid
+    choice: Choice
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     cells: tuple[Cell, ...]
-    choice: Choice
+    measure: str
 
     def cell(self, row: str, column: str) -> Cell:
         return next(cell for cell in self.cells if (cell.row, cell.column) == (row, column))
+
+    def paper(self, cell: Cell) -> float | None:
+        """The paper's number, where that is the one shown."""
+        return cell.paper if self.measure == self.grid.measure else None
 
     @property
     def about(self) -> str:
@@ -68,10 +126,11 @@ class Table:
         other = [name for name in self.choice.datasets if set(self.choice.datasets) - set(self.grid.datasets)]
         return f"{self.grid.about} Here: {', '.join(other)}.".lstrip() if other else self.grid.about
 
-    def notes(self, measure: str) -> list[str]:
+    @property
+    def notes(self) -> list[str]:
         """The notes of the grid file that apply where this number is shown."""
         names = {*self.rows, *(self.choice.datasets or self.grid.datasets), *(plan.data for plan in self.plans)}
-        beside = measure == self.grid.measure and any(cell.paper is not None for cell in self.cells)
+        beside = any(self.paper(cell) is not None for cell in self.cells)
         return [n.text for n in self.grid.notes if names.issuperset(n.where) and (beside or not n.published)]
 
     @property
@@ -79,22 +138,23 @@ class Table:
         return [plan for cell in self.cells for plan in cell.plans]
 
     @property
-    def recipes(self) -> list[Recipe]:
-        return [recipe for cell in self.cells for recipe in cell.recipes]
+    def runs(self) -> list[Run]:
+        """All that the numbers come from, each once."""
+        return list({run.name: run for cell in self.cells for run in cell.runs}.values())
+
+    @property
+    def problems(self) -> list[str]:
+        return list(dict.fromkeys(problem for cell in self.cells for problem in cell.failures))
 
 
 def expand(grid: Grid, choice: Choice) -> Table:
-    """Every cell with its recipes and plans. A method that is not installed makes a cell that says so."""
+    """Every cell with its plans."""
     check_names(grid, choice)
-    entries = chosen_rows(grid, choice)
-    columns = chosen_columns(grid, choice)
-    cells = []
-    for entry, (column, fields) in product(entries, columns):
-        if grid.kind == "settings":
-            continue
-        cells.append(make_cell(grid, choice, entry, column, fields))
-    rows = tuple(entry.name for entry in entries)
-    return Table(grid, rows, tuple(name for name, _ in columns), tuple(cells), choice)
+    entries, columns = chosen_rows(grid, choice), chosen_columns(grid, choice)
+    pairs = product(entries, columns) if grid.kind != "settings" else ()
+    cells = tuple(make_cell(grid, choice, entry, *column) for entry, column in pairs)
+    rows, names = (entry.name for entry in entries), (name for name, _ in columns)
+    return Table(grid, choice, tuple(rows), tuple(names), cells, grid.measure)
 
 
 def check_names(grid: Grid, choice: Choice) -> None:
@@ -105,20 +165,18 @@ def check_names(grid: Grid, choice: Choice) -> None:
     for name in choice.methods:
         if not is_file(name) and name not in (*available(), *(entry.name for entry in grid.entries)):
             raise UserError(f"--methods: unknown method {name!r}.{suggest(name, available())}")
-    for name in choice.datasets:
-        if not known_set(name):
-            raise UserError(f"--datasets: unknown data set {name!r}.{suggest(name, data_sets())}")
-    for name in grid.datasets:
-        if not known_set(name):
-            raise UserError(f"{grid.name}: unknown data set {name!r}.{suggest(name, data_sets())}")
+    for where, names in (("--datasets", choice.datasets), (grid.name, grid.datasets)):
+        for name in names:
+            if not known_set(name):
+                raise UserError(f"{where}: unknown data set {name!r}.{suggest(name, data_sets())}")
     for ratio in choice.ratios:
         if not 0 <= ratio <= 1:
             raise UserError(f"--ratios: invalid value {ratio:g}: shares of OOD images lie between 0 and 1.")
     for entry in grid.entries:
         method = str(entry.fields.get("method", entry.name))
-        near = available()
-        if not entry.published and method not in near and not is_file(method):
-            raise UserError(f"{grid.name}: unknown method {method!r} in the row {entry.name!r}.{suggest(method, near)}")
+        if not entry.published and method not in available() and not is_file(method):
+            hint = suggest(method, available())
+            raise UserError(f"{grid.name}: unknown method {method!r} in the row {entry.name!r}.{hint}")
 
 
 def chosen_rows(grid: Grid, choice: Choice) -> list[Entry]:
@@ -168,12 +226,12 @@ def chosen_columns(grid: Grid, choice: Choice) -> list[tuple[str, dict[str, Any]
 
 
 def make_cell(grid: Grid, choice: Choice, entry: Entry, column: str, column_fields: dict[str, Any]) -> Cell:
-    """The recipes of one cell, made to fit the data, and the marks that follow from them."""
+    """The plans of one cell, made to fit the data, and in which ways they are not the paper's."""
     paper = grid.paper.value(entry.name, column)
     fields = dict(column_fields)
     length = fields.pop("length", None)
     if fields.pop("published", False) or entry.published:
-        return Cell(entry.name, column, (), (), paper, problem="published number only")
+        return Cell(entry.name, column, paper=paper, problem="published number only")
     options = {**grid.fields.get("options", {}), **entry.fields.get("options", {})}
     fields = {**grid.fields, **fields, **entry.fields, **choice.fields, "scale": choice.scale, "options": options}
     if ("id_count" in choice.fields or "ood_count" in choice.fields) and "ood_ratio" not in choice.fields:
@@ -183,9 +241,9 @@ def make_cell(grid: Grid, choice: Choice, entry: Entry, column: str, column_fiel
         recipe, plan, smaller = fitted(Recipe(**{**fields, "seed": choice.seeds[0]}), length)
     except UserError as error:
         raise UserError(f"{grid.name}, {entry.name}, {column}: {error}") from None
-    recipes = tuple(recipe.changed(seed=seed) for seed in choice.seeds)
-    plans = tuple(plan.changed(seed=each.seed, recipe=each.asked()) for each in recipes)  # nothing else depends on it
-    return Cell(entry.name, column, recipes, plans, paper, tuple(marks_of(plan, smaller)))
+    asked = recipe.asked()  # nothing else depends on the seed
+    plans = tuple(plan.changed(seed=seed, recipe={**asked, "seed": seed}) for seed in choice.seeds)
+    return Cell(entry.name, column, plans, paper, unlike_paper(plan, smaller))
 
 
 def fitted(recipe: Recipe, length: float | None) -> tuple[Recipe, Plan, bool]:
@@ -204,20 +262,14 @@ def fitted(recipe: Recipe, length: float | None) -> tuple[Recipe, Plan, bool]:
     return recipe, make_plan(recipe), smaller
 
 
-SMALLER_TOTAL = "smaller total"
-SMALLER_BUDGET = "smaller budget"
-RECONSTRUCTION = "reconstruction"
-DATA_VARIANT = "data variant"
-
-
-def marks_of(plan: Plan, smaller_total: bool) -> list[str]:
-    """In which ways a run is not the paper's, as far as its plan tells."""
+def unlike_paper(plan: Plan, smaller_total: bool) -> tuple[str, ...]:
     from osp.methods.registry import get
 
     method = get(plan.method)
-    marks = [SMALLER_TOTAL] if smaller_total else []
-    if plan.steps < method.paper_steps or plan.scale != "paper":
-        marks.append(SMALLER_BUDGET)
-    if RECONSTRUCTION in method.reference:
-        marks.append(RECONSTRUCTION)
-    return marks
+    smaller_budget = plan.steps < method.paper_steps or plan.scale != "paper"
+    marks = {
+        SMALLER_TOTAL: smaller_total,
+        SMALLER_BUDGET: smaller_budget,
+        RECONSTRUCTION: RECONSTRUCTION in method.reference,
+    }
+    return tuple(mark for mark, holds in marks.items() if holds)

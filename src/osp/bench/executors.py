@@ -73,7 +73,7 @@ class Processes:
         return list(self._running.values())
 
     def start(self, job: Job) -> None:
-        self._running[worker.start(self.store, job.name, job.with_threads(self._threads).recipe.asked())] = job
+        self._running[worker.start(self.store, job.name, job.recipe(self._threads))] = job
 
     def ended(self) -> list[Ended]:
         return [self._end(process) for process in list(self._running) if process.exitcode is not None]

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, ConfigDict
 
 from osp.bench.store import Store
 from osp.errors import UserError
@@ -17,59 +18,39 @@ from osp.recipe import Plan, Recipe
 from osp.recipe.code import as_fields, files_in
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(BaseModel):
     """A run that is wanted."""
 
-    recipe: Recipe
+    model_config = ConfigDict(frozen=True)
+
     plan: Plan
     name: str
     """Of its folder in the store."""
-    keys: Mapping[str, str] | None = None
+    keys: dict[str, str] | None = None
 
-    def with_threads(self, threads: int) -> Job:
-        """On so many CPU threads, where the user asked for no number."""
-        if self.recipe.threads is not None or self.plan.threads is not None:
-            return self
-        return Job(self.recipe.changed(threads=threads), self.plan, self.name, self.keys)
+    def recipe(self, threads: int) -> dict[str, Any]:
+        """What its process is given: on so many CPU threads, where the user asked for no number."""
+        return self.plan.recipe if self.plan.threads is not None else {**self.plan.recipe, "threads": threads}
 
     def anywhere(self) -> Job:
         """With paths that mean the same in any working folder, as on another machine."""
-        files = {key: str(Path(name).absolute()) for key, name in files_in(self.recipe.asked()).items()}
-        places: dict[str, Any] = {
-            "data_dir": self.plan.data_dir,
-            "ood_dir": self.plan.ood_dir,
-            **as_fields(files, self.recipe.options),
-        }
-        return Job(self.recipe.changed(**places), self.plan, self.name, self.keys)
-
-    def fields(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        keys = None if self.keys is None else dict(self.keys)
-        return {
-            "name": self.name,
-            "recipe": self.recipe.asked(),
-            "plan": self.plan.model_dump(mode="json"),
-            "keys": keys,
-        }
-
-    @classmethod
-    def read(cls, fields: Mapping[str, Any]) -> Job:
-        """What `fields` gave."""
-        return cls(Recipe(**fields["recipe"]), Plan(**fields["plan"]), str(fields["name"]), fields["keys"])
+        asked = self.plan.recipe
+        files = {key: str(Path(name).absolute()) for key, name in files_in(asked).items()}
+        places = {"data_dir": self.plan.data_dir, "ood_dir": self.plan.ood_dir}
+        recipe = Recipe(**{**asked, **places, **as_fields(files, asked.get("options", {}))})
+        return self.model_copy(update={"plan": self.plan.changed(recipe=recipe.asked())})
 
 
-def jobs_for(store: Store, recipes: Sequence[Recipe], plans: Sequence[Plan], keys: KeyCache | None = None) -> list[Job]:
+def jobs_for(store: Store, plans: Iterable[Plan], keys: KeyCache | None = None) -> list[Job]:
     """The wanted runs, each once: tables share them."""
     found: dict[str, Job] = {}
-    for recipe, plan in zip(recipes, plans, strict=True):
+    for plan in plans:
         content = keys.of(plan) if keys is not None else None
         name = store.folder_for(plan, content).path.name
         if name in found:  # the same run for two tables: tested on what either of them wants
-            other = found[name]
-            both = tuple(sorted({*other.plan.test_ood, *plan.test_ood}))
-            recipe, plan = recipe.changed(test_ood=both), plan.changed(test_ood=both)
-        found[name] = Job(recipe, plan, name, content)
+            both = sorted({*found[name].plan.test_ood, *plan.test_ood})
+            plan = plan.changed(test_ood=both, recipe={**plan.recipe, **({"test_ood": both} if both else {})})
+        found[name] = Job(plan=plan, name=name, keys=content)
     return list(found.values())
 
 

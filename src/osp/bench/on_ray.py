@@ -55,7 +55,7 @@ class Nodes:
         return list(self._running.values())
 
     def start(self, job: Job) -> None:
-        recipe = job.anywhere().with_threads(self._cpus).recipe.asked()
+        recipe = job.anywhere().recipe(self._cpus)
         given = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         task = self._task.options(name=job.name)
         self._running[task.remote(str(self._store.root), self._proof, job.name, recipe, HARNESS_VERSION, given)] = job

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from osp.bench.cells import Table
 from osp.bench.grid import Grid
-from osp.bench.numbers import TEST, Report, budgets, differences
+from osp.bench.numbers import TEST, bold, budgets, differences
 from osp.bench.sheets import Sheet, against_sheet, legend, numbers_sheet, sheets_of
 from osp.errors import UserError, printable
 from osp.files import make_folder, write_text
@@ -24,19 +25,19 @@ PICTURES = {".png": "image/png", ".svg": "image/svg+xml"}
 
 
 def write(
-    grid: Grid, about: str, reports: Sequence[Report], pictures: Sequence[Path], out: Path, base: str | None = None
+    grid: Grid, about: str, tables: Sequence[Table], pictures: Sequence[Path], out: Path, base: str | None = None
 ) -> list[Path]:
     """NAME.md, NAME.csv, NAME.json and NAME.tex in a folder, where there are numbers, and NAME.html."""
     make_folder(out)
-    sheets, texts = sheets_of(reports, base) if reports else [], {}
-    if reports:
+    sheets, texts = sheets_of(tables, base) if tables else [], {}
+    if tables:
         texts = {
             "md": markdown(grid.title, about, sheets),
-            "csv": as_csv(reports, base),
-            "json": as_json(reports, base),
-            "tex": latex(reports, base),
+            "csv": as_csv(tables, base),
+            "json": as_json(tables, base),
+            "tex": latex(tables, base),
         }
-    problems = reports[0].problems if reports else []
+    problems = tables[0].problems if tables else []
     texts["html"] = page(grid.title, about, sheets, pictures, problems)
     for ending, text in texts.items():
         write_text(out / f"{grid.name}.{ending}", text)
@@ -46,11 +47,11 @@ def write(
 def terminal(title: str, sheet: Sheet) -> rich.console.Group:
     """For rich's console: the title and what the numbers are, above the table that has them."""
     from rich import box
+    from rich import table as rich_table
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE)
+    table = rich_table.Table(box=box.SIMPLE)
     table.add_column("", no_wrap=True)
     for heading in sheet.headings[1:]:
         table.add_column(Text(heading))
@@ -99,37 +100,37 @@ def _md(text: str) -> str:
 # CSV and JSON
 
 
-def records(reports: Sequence[Report]) -> list[dict[str, Any]]:
+def records(tables: Sequence[Table]) -> list[dict[str, Any]]:
     """Every number in the long form."""
     found = []
-    for report in reports:
-        own = report.measure == report.table.grid.measure
-        for each in report.filled:
-            mean, paper = each.mean(report.measure), each.cell.paper if own else None
+    for table in tables:
+        best = bold(table)
+        for cell in table.cells:
+            mean, paper, values = cell.mean(table.measure), table.paper(cell), cell.values(table.measure)
             found.append(
                 {
-                    "row": each.cell.row,
-                    "column": each.cell.column,
-                    "measure": report.measure,
+                    "row": cell.row,
+                    "column": cell.column,
+                    "measure": table.measure,
                     "mean": mean,
-                    "deviation": each.deviation(report.measure),
-                    "seeds": len(each.values(report.measure)),
+                    "deviation": cell.deviation(table.measure),
+                    "seeds": len(values),
                     "paper": paper,
                     "difference": mean - paper if mean is not None and paper is not None else None,
-                    "best": (each.cell.row, each.cell.column) in report.bold,
-                    "marks": each.marks,
-                    "state": "run" if mean is not None else each.empty,
-                    "values": {str(seed): value for seed, value in sorted(each.values(report.measure).items())},
+                    "best": (cell.row, cell.column) in best,
+                    "marks": cell.marks,
+                    "state": "run" if mean is not None else cell.empty,
+                    "values": {str(seed): value for seed, value in sorted(values.items())},
                 }
             )
     return found
 
 
-def as_csv(reports: Sequence[Report], base: str | None = None) -> str:
+def as_csv(tables: Sequence[Table], base: str | None = None) -> str:
     """In the long form; with `base`, what `--against` says of a row stands behind its numbers."""
-    rows = [{**each, "marks": "; ".join(each["marks"])} for each in records(reports)]
+    rows = [{**each, "marks": "; ".join(each["marks"])} for each in records(tables)]
     if base is not None:
-        pairs = {(d.row, d.column, d.measure): d for report in reports for d in differences(report, base)}
+        pairs = {(d.row, d.column, d.measure): d for table in tables for d in differences(table, base)}
         for row in rows:
             pair = pairs.get((row["row"], row["column"], row["measure"]))
             row["against"] = base if pair is not None else ""
@@ -146,9 +147,9 @@ def as_csv(reports: Sequence[Report], base: str | None = None) -> str:
     return text.getvalue()
 
 
-def as_json(reports: Sequence[Report], base: str | None = None) -> str:
-    grid, choice = reports[0].table.grid, reports[0].table.choice
-    pairs = [] if base is None else [vars(pair) for report in reports for pair in differences(report, base)]
+def as_json(tables: Sequence[Table], base: str | None = None) -> str:
+    grid, choice = tables[0].grid, tables[0].choice
+    pairs = [] if base is None else [vars(pair) for table in tables for pair in differences(table, base)]
     content = {
         "table": grid.name,
         "title": grid.title,
@@ -156,12 +157,12 @@ def as_json(reports: Sequence[Report], base: str | None = None) -> str:
         "seeds": list(choice.seeds),
         "set": list(choice.settings),
         "test": TEST,
-        "cells": records(reports),
+        "cells": records(tables),
         "against": None if base is None else {"row": base, "differences": pairs},
-        "budgets": [vars(budget) for budget in budgets(reports[0])],
-        "runs": [run.name for run in reports[0].runs],
-        "notes": legend(reports[0]),
-        "problems": reports[0].problems,
+        "budgets": [vars(budget) for budget in budgets(tables[0])],
+        "runs": [run.name for run in tables[0].runs],
+        "notes": legend(tables[0]),
+        "problems": tables[0].problems,
     }
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
@@ -169,12 +170,12 @@ def as_json(reports: Sequence[Report], base: str | None = None) -> str:
 # LaTeX
 
 
-def latex(reports: Sequence[Report], base: str | None = None) -> str:
+def latex(tables: Sequence[Table], base: str | None = None) -> str:
     """A `tabular` with booktabs' rules, of the first number; with `base` another one of all differences to that row."""
-    grid = reports[0].table.grid
-    parts = [f"% {_tex(grid.title)}; needs booktabs", tabular(numbers_sheet(reports[0], legend(reports[0])))]
+    grid = tables[0].grid
+    parts = [f"% {_tex(grid.title)}; needs booktabs", tabular(numbers_sheet(tables[0], legend(tables[0])))]
     if base is not None:
-        differing = against_sheet(reports, base)
+        differing = against_sheet(tables, base)
         parts += ["", f"% {_tex(differing.title)}", tabular(differing)]
     return "\n".join(parts) + "\n"
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from osp.bench.cells import Table
-from osp.bench.numbers import TEST, Filled, Report, budgets, differences, meaning
+from osp.bench.cells import DATA_VARIANT, RECONSTRUCTION, SMALLER_BUDGET, SMALLER_TOTAL, STALE, Cell, Table
+from osp.bench.numbers import TEST, bold, budgets, differences, meaning
 from osp.errors import UserError, printable
 from osp.recipe import Recipe, apply_assignments, make_plan
 
-SIGNS = {"smaller budget": "b", "smaller total": "t", "reconstruction": "r", "data variant": "v", "stale": "s"}
+SIGNS = {SMALLER_BUDGET: "b", SMALLER_TOTAL: "t", RECONSTRUCTION: "r", DATA_VARIANT: "v", STALE: "s"}
 """Letters that stand beside a number."""
 WORDS = {
-    "smaller budget": "fewer steps or a smaller network than published",
-    "smaller total": "the published number of unlabeled images does not fit at this ratio; the largest that does",
-    "reconstruction": "a reconstruction: no code of the authors is public",
-    "data variant": "the images are not exactly those published",
-    "stale": "only results of other versions are there",
+    SMALLER_BUDGET: "fewer steps or a smaller network than published",
+    SMALLER_TOTAL: "the published number of unlabeled images does not fit at this ratio; the largest that does",
+    RECONSTRUCTION: "a reconstruction: no code of the authors is public",
+    DATA_VARIANT: "the images are not exactly those published",
+    STALE: "only results of other versions are there",
 }
 COUNTS = ("ID classes", "OOD classes", "labeled", "validation", "pool", "OOD in it", "test", "OOD test")
 
@@ -72,43 +72,43 @@ def _printable(cell: Shown | str) -> Shown:
 # What a table has
 
 
-def sheets_of(reports: Sequence[Report], base: str | None = None) -> list[Sheet]:
+def sheets_of(tables: Sequence[Table], base: str | None = None) -> list[Sheet]:
     """All that is written of a table: its numbers, each row against one of them, and what they cost."""
-    found = [numbers_sheet(report, legend(report) if not place else ()) for place, report in enumerate(reports)]
-    found += [against_sheet(reports, base)] if base is not None else []
-    costs = budget_sheet(reports[0])
+    found = [numbers_sheet(table, legend(table) if not place else ()) for place, table in enumerate(tables)]
+    found += [against_sheet(tables, base)] if base is not None else []
+    costs = budget_sheet(tables[0])
     return [*found, *([costs] if costs.rows else [])]
 
 
-def numbers_sheet(report: Report, notes: Iterable[str] = ()) -> Sheet:
+def numbers_sheet(table: Table, notes: Iterable[str] = ()) -> Sheet:
     """Every number of one measure."""
-    rows = []
-    for row in report.table.rows:
-        cells = [shown(report, report.at(row, column)) for column in report.table.columns]
-        rows.append([Shown(row), *cells])
-    return sheet(meaning(report.measure), ("", *report.table.columns), rows, notes)
+    best = bold(table)
+    rows = [
+        [Shown(row), *(shown(table, table.cell(row, column), (row, column) in best) for column in table.columns)]
+        for row in table.rows
+    ]
+    return sheet(meaning(table.measure), ("", *table.columns), rows, notes)
 
 
-def shown(report: Report, each: Filled) -> Shown:
+def shown(table: Table, cell: Cell, best: bool) -> Shown:
     """`99.2 ± 0.1 (5)` and, where the paper has this number, `paper 99.3, -0.1`."""
-    measure = report.measure
-    mean, digits, text = each.mean(measure), _digits(measure), each.empty
+    measure, paper = table.measure, table.paper(cell)
+    mean, digits, text = cell.mean(measure), _digits(measure), cell.empty
     if mean is not None:
-        deviation = each.deviation(measure)
+        deviation = cell.deviation(measure)
         spread = f" ± {deviation:.{digits}f}" if deviation is not None else ""
-        text = f"{mean:.{digits}f}{spread} ({len(each.values(measure))})"
-    signs = "".join(SIGNS[mark] for mark in each.marks) if mean is not None or not each.runs else ""
-    paper = each.cell.paper if measure == report.table.grid.measure else None
+        text = f"{mean:.{digits}f}{spread} ({len(cell.values(measure))})"
+    signs = "".join(SIGNS[mark] for mark in cell.marks) if mean is not None or not cell.runs else ""
     below = "" if paper is None else f"paper {paper:g}" + (f", {mean - paper:+.1f}" if mean is not None else "")
-    return Shown(text, signs, below, (each.cell.row, each.cell.column) in report.bold, mean is None)
+    return Shown(text, signs, below, best, mean is None)
 
 
-def against_sheet(reports: Sequence[Report], base: str) -> Sheet:
+def against_sheet(tables: Sequence[Table], base: str) -> Sheet:
     """Every row against the row `base`, for every number."""
     rows = []
-    for each in [pair for report in reports for pair in differences(report, base)]:
+    for each in [pair for table in tables for pair in differences(table, base)]:
         digits = _digits(each.measure)
-        where = each.row if len(reports[0].table.columns) == 1 else f"{each.row}, {each.column}"
+        where = each.row if len(tables[0].columns) == 1 else f"{each.row}, {each.column}"
         error = "" if each.error is None else f" ± {each.error:.{digits}f}"
         count = f"higher on {each.higher}" if each.better is None else f"better on {each.better}"
         p = "" if each.p is None else f"{each.p:.4f}"
@@ -117,26 +117,26 @@ def against_sheet(reports: Sequence[Report], base: str) -> Sheet:
     return sheet(f"Against {base}, paired by seed", headings, rows)
 
 
-def budget_sheet(report: Report) -> Sheet:
+def budget_sheet(table: Table) -> Sheet:
     """What every row that was run cost."""
     rows = [
         (each.row, f"{each.steps:,.0f}", f"{each.images:,.0f}", f"{each.seconds:,.1f}", each.validation)
-        for each in budgets(report)
+        for each in budgets(table)
     ]
     return sheet("Budgets", ("", "steps", "images seen", "seconds", "validation images"), rows)
 
 
-def legend(report: Report) -> list[str]:
+def legend(table: Table) -> list[str]:
     """What the numbers and signs mean, the test, and the table's notes."""
-    marks = dict.fromkeys(mark for each in report.filled for mark in each.marks)
-    lines = [f"{meaning(report.measure)}; mean ± standard deviation over seeds (number of seeds); {TEST}."]
+    marks = dict.fromkeys(mark for each in table.cells for mark in each.marks)
+    lines = [f"{meaning(table.measure)}; mean ± standard deviation over seeds (number of seeds); {TEST}."]
     if marks:
         lines.append("; ".join(f"{SIGNS[mark]}: {WORDS[mark]}" for mark in marks) + ".")
-    variants = dict.fromkeys(str(run.result["data_variant"]) for run in report.runs if run.result.get("data_variant"))
+    variants = dict.fromkeys(str(run.result["data_variant"]) for run in table.runs if run.result.get("data_variant"))
     lines += [f"data variant: {variant}" for variant in variants]
-    if settings := report.table.choice.settings:
+    if settings := table.choice.settings:
         lines.append(f"set for all: {', '.join(settings)}")
-    return lines + report.table.notes(report.measure)
+    return lines + table.notes
 
 
 def _digits(measure: str) -> int:
@@ -156,7 +156,7 @@ def settings_sheet(table: Table) -> Sheet:
             numbers = counted(Recipe(**apply_assignments(fields, list(choice.settings))))
             texts = [f"{number:,}" for number in numbers] or ["no data", *[""] * (len(COUNTS) - 1)]
             rows.append((f"{data} {ratio:g}", *texts, paper or "-"))
-    return sheet("Classes and images", ("", *COUNTS, "paper"), rows, table.notes(grid.measure))
+    return sheet("Classes and images", ("", *COUNTS, "paper"), rows, table.notes)
 
 
 def counted(recipe: Recipe) -> tuple[int, ...]:

@@ -7,13 +7,12 @@ that is lost leaves its runs to whoever comes later: to its own task, which Slur
 next array.
 
     <store>/.slurm/table1-3f9a.sh      the script
-    <store>/.slurm/table1-3f9a.jsonl   one run per line, as `Job.fields`
+    <store>/.slurm/table1-3f9a.jsonl   one run per line (`osp.bench.jobs.Job`)
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shlex
@@ -59,7 +58,7 @@ def write_array(store: Store, jobs: Sequence[Job], name: str, cpus: int, gpus: f
     folder = store.root / ".slurm"
     store.create()
     make_folder(folder)
-    lines = "".join(json.dumps(job.anywhere().fields()) + "\n" for job in jobs)
+    lines = "".join(job.anywhere().model_dump_json() + "\n" for job in jobs)
     plain = re.sub(r"[^A-Za-z0-9_.]+", "-", name).strip("-.") or "table"
     stem = f"{plain}-{hashlib.blake2b(lines.encode(), digest_size=4).hexdigest()}"
     listed, script = folder / f"{stem}.jsonl", folder / f"{stem}.sh"
@@ -108,8 +107,8 @@ def main() -> int:
 
 def read_list(path: Path) -> list[Job]:
     try:
-        return [Job.read(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return [Job.model_validate_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as error:
         raise UserError(f"The list of runs {path} cannot be read: {error}. Write it again with osp bench.") from None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from osp.bench.cells import Table
     from osp.bench.executors import Executor, Outcome
     from osp.bench.jobs import Job, KeyCache
-    from osp.bench.numbers import Report
     from osp.bench.store import Store
 
 DataDirOption = Annotated[str | None, typer.Option(help="Folder of the data; else OSP_DATA, else your cache folder.")]
@@ -113,8 +112,8 @@ def run(
         stopped, failed = outcome.stopped, bool(outcome.failed)
     for table in tables:
         shown = measures or (table.grid.measure, *table.grid.also, *_other_measures(table))
-        found = fill(kept, table, shown[0], keys)
-        show(table, [found.showing(each) for each in shown], target, len(measures), against)
+        filled = fill(kept, table, keys)
+        show([replace(filled, measure=each) for each in shown], target, len(measures), against)
     options.tell_problems(kept)
     if stopped:
         complain("Stopped; everything is saved. The same command goes on.")
@@ -148,8 +147,7 @@ def _missing(store: Store, tables: list[Table], keys: KeyCache) -> list[Job]:
     from osp.cli.lists import check_environment
 
     check_environment()
-    recipes = [recipe for table in tables for recipe in table.recipes]
-    return jobs_for(store, recipes, [plan for table in tables for plan in table.plans], keys)
+    return jobs_for(store, [plan for table in tables for plan in table.plans], keys)
 
 
 def _carry_out(store: Store, wanted: list[Job], where: Where) -> Outcome:
@@ -207,12 +205,12 @@ def _submit(store: Store, wanted: list[Job], names: list[str], where: Where) -> 
     say("The same command with --no-run in place of --slurm shows what is there.")
 
 
-def show(table: Table, reports: list[Report], out: Path, shown: int, base: str | None = None) -> None:
-    """Print the table, and write it with its figure and page."""
+def show(tables: list[Table], out: Path, shown: int, base: str | None = None) -> None:
+    """Print a table, once for each measure of it, and write it with its figure and page."""
     from osp.bench import renderers, sheets
     from osp.files import make_folder, write_text
 
-    grid, screen = table.grid, console()
+    table, grid, screen = tables[0], tables[0].grid, console()
     if grid.kind == "settings":
         counted = sheets.settings_sheet(table)
         screen.print(plain(grid.title, "bold"))
@@ -222,32 +220,32 @@ def show(table: Table, reports: list[Report], out: Path, shown: int, base: str |
         say(f"\n{out / grid.name}.md")
         return
     if table.cells:
-        for report in reports[: max(1, shown)]:
-            screen.print(renderers.terminal(grid.title, sheets.numbers_sheet(report)))
+        for each in tables[: max(1, shown)]:
+            screen.print(renderers.terminal(grid.title, sheets.numbers_sheet(each)))
         if base is not None:
-            pairs = sheets.against_sheet(reports[: shown or len(reports)], base)
+            pairs = sheets.against_sheet(tables[: shown or len(tables)], base)
             screen.print(plain(pairs.title, "bold"))
             screen.print(columns(*pairs.lines, headings=pairs.headings, padding=(0, 1)))
             say()
-        for line in sheets.legend(reports[0]):
+        for line in sheets.legend(table):
             screen.print(plain(line, "dim"), soft_wrap=True)
-        costs = sheets.budget_sheet(reports[0])
+        costs = sheets.budget_sheet(table)
         if costs.rows:
             say()
             screen.print(columns(*costs.lines, headings=costs.headings, padding=(0, 1)))
-        for problem in reports[0].problems:
+        for problem in table.problems:
             complain(problem)
-    pictures = _draw(table, reports[0], out) if grid.kind == "figure" else []
-    files = renderers.write(grid, table.about, reports if table.cells else [], pictures, out, base)
+    pictures = _draw(table, out) if grid.kind == "figure" else []
+    files = renderers.write(grid, table.about, tables if table.cells else [], pictures, out, base)
     say("\n" + "   ".join(map(str, [*files[:-1], *pictures, files[-1]])))
 
 
-def _draw(table: Table, report: Report, out: Path) -> list[Path]:
+def _draw(table: Table, out: Path) -> list[Path]:
     """The files of a figure; none where its runs are missing."""
     from osp.bench.figures import draw
 
     try:
-        return draw(table.grid.name, report.runs, out) if report.runs or not table.cells else []
+        return draw(table.grid.name, table.runs, out) if table.runs or not table.cells else []
     except UserError as error:
         complain(f"{table.grid.name}: {error}")
         return []
