@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     import rich.console
 
 PICTURES = {".png": "image/png", ".svg": "image/svg+xml"}
+MARKDOWN = str.maketrans({"|": "\\|", "<": "&lt;", "[": "\\["})
+TEX = str.maketrans(
+    {char: f"\\{char}" for char in "&%$#_{}"}
+    | {"\\": "\\textbackslash{}", "^": "\\textasciicircum{}", "~": "\\textasciitilde{}", "±": "$\\pm$"}
+    | {"[": "{[}"}  # behind the end of a row it would be an argument of that end
+)
 
 
 def write(
@@ -29,15 +35,13 @@ def write(
 ) -> list[Path]:
     """NAME.md, NAME.csv, NAME.json and NAME.tex in a folder, where there are numbers, and NAME.html."""
     make_folder(out)
-    sheets, texts = sheets_of(tables, base) if tables else [], {}
+    sheets, problems, texts = [], [], {}
     if tables:
-        texts = {
-            "md": markdown(grid.title, about, sheets),
-            "csv": as_csv(tables, base),
-            "json": as_json(tables, base),
-            "tex": latex(tables, base),
-        }
-    problems = tables[0].problems if tables else []
+        sheets, problems = sheets_of(tables, base), tables[0].problems
+        texts["md"] = markdown(grid.title, about, sheets)
+        texts["csv"] = as_csv(tables, base)
+        texts["json"] = as_json(tables, base)
+        texts["tex"] = latex(tables, base)
     texts["html"] = page(grid.title, about, sheets, pictures, problems)
     for ending, text in texts.items():
         write_text(out / f"{grid.name}.{ending}", text)
@@ -70,13 +74,20 @@ def markdown(title: str, about: str, sheets: Iterable[Sheet]) -> str:
     """Every sheet, one after the other, each with its notes."""
     parts = [f"# {_md(title)}\n", *([f"{_md(about)}\n"] if about else [])]
     for sheet in sheets:
-        rows = []
-        for row in sheet.rows:
-            texts = [f"**{_md(cell.line)}**" if cell.bold else _md(cell.line) for cell in row]
-            rows.append([f"{text}<br>{c.below}" if c.below else text for text, c in zip(texts, row, strict=True)])
+        rows = _texts(sheet, _md, "**{}**", "{}<br>{}")
         parts.append(f"## {_md(sheet.title)}\n\n{pipes(map(_md, sheet.headings), rows)}\n")
         parts += ["".join(f"- {_md(note)}\n" for note in sheet.notes)] if sheet.notes else []
     return "\n".join(parts)
+
+
+def _texts(sheet: Sheet, escaped: Callable[[str], str], bold: str, below: str) -> list[list[str]]:
+    """The rows of a sheet; `bold` and `below` say how those texts are written."""
+    rows = []
+    for row in sheet.rows:
+        lines = [bold.format(escaped(cell.line)) if cell.bold else escaped(cell.line) for cell in row]
+        pairs = zip(lines, row, strict=True)
+        rows.append([below.format(line, escaped(cell.below)) if cell.below else line for line, cell in pairs])
+    return rows
 
 
 def pipes(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -88,13 +99,12 @@ def pipes(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     | x | 1 |
     """
     first = list(headings)
-    lines = [first, *map(list, rows)]
-    shown = ["| " + " | ".join(line) + " |" for line in lines]
-    return "\n".join([shown[0], "|---" * len(first) + "|", *shown[1:]])
+    head, *body = ["| " + " | ".join(line) + " |" for line in (first, *rows)]
+    return "\n".join([head, "|---" * len(first) + "|", *body])
 
 
 def _md(text: str) -> str:
-    return printable(text).replace("|", "\\|").replace("<", "&lt;").replace("[", "\\[")
+    return printable(text).translate(MARKDOWN)
 
 
 # CSV and JSON
@@ -181,20 +191,14 @@ def latex(tables: Sequence[Table], base: str | None = None) -> str:
 
 
 def tabular(sheet: Sheet) -> str:
-    rows = []
-    for row in sheet.rows:
-        texts = [f"\\textbf{{{_tex(cell.line)}}}" if cell.bold else _tex(cell.line) for cell in row]
-        rows.append([f"{text} [{_tex(c.below)}]" if c.below else text for text, c in zip(texts, row, strict=True)])
+    rows = _texts(sheet, _tex, "\\textbf{{{}}}", "{} [{}]")
     head, *body = [" & ".join(line) + " \\\\" for line in (map(_tex, sheet.headings), *rows)]
     lines = [f"\\begin{{tabular}}{{l{'c' * (len(sheet.headings) - 1)}}}", "\\toprule", head, "\\midrule", *body]
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", *(f"% {_tex(note)}" for note in sheet.notes)])
 
 
 def _tex(text: str) -> str:
-    special = {"\\": "\\textbackslash{}", "^": "\\textasciicircum{}", "~": "\\textasciitilde{}", "±": "$\\pm$"}
-    special |= {"[": "{[}"}  # behind the end of a row it would be an argument of that end
-    special |= {char: f"\\{char}" for char in "&%$#_{}"}
-    return "".join(special.get(char, char) for char in printable(text))
+    return printable(text).translate(TEX)
 
 
 # The page
@@ -204,7 +208,7 @@ def page(
     title: str, about: str, sheets: Sequence[Sheet], pictures: Sequence[Path] = (), problems: Iterable[str] = ()
 ) -> str:
     """Tables and a figure in one self-contained HTML file."""
-    shown = [{"source": _source(path), "kind": _kind(path)} for path in preferred(pictures)]
+    shown = [picture(path) for path in preferred(pictures)]
     figure = {"title": printable(title), "caption": printable(about), "pictures": shown}
     return render(
         "bench",
@@ -231,13 +235,11 @@ def preferred(files: Sequence[Path]) -> list[Path]:
     return list(chosen.values())
 
 
-def _source(path: Path) -> str:
+def picture(path: Path) -> dict[str, str]:
+    """Drawings are inverted on a dark screen, pictures with photographs in them are not."""
     try:
-        return data_url(path.read_bytes(), PICTURES[path.suffix])
+        content = path.read_bytes()
     except OSError as error:
         raise UserError(f"Cannot read the figure {path}: {error.strerror or error}.") from None
-
-
-def _kind(path: Path) -> str:
-    """Drawings are inverted on a dark screen, pictures with photographs in them are not."""
-    return "picture" if b"<image" in path.read_bytes() or path.suffix == ".png" else "drawing"
+    photographs = path.suffix == ".png" or b"<image" in content
+    return {"source": data_url(content, PICTURES[path.suffix]), "kind": "picture" if photographs else "drawing"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from osp.bench.cells import DATA_VARIANT, RECONSTRUCTION, SMALLER_BUDGET, SMALLER_TOTAL, STALE, Cell, Table
 from osp.bench.numbers import TEST, bold, budgets, differences, meaning
@@ -59,14 +59,9 @@ def sheet(
     title: str, headings: Iterable[str], rows: Iterable[Iterable[Shown | str]], notes: Iterable[str] = ()
 ) -> Sheet:
     """A sheet of these texts, which may come from anywhere."""
-    made = tuple(tuple(_printable(cell) for cell in row) for row in rows)
-    return Sheet(printable(title), tuple(map(printable, headings)), made, tuple(map(printable, notes)))
-
-
-def _printable(cell: Shown | str) -> Shown:
-    if isinstance(cell, str):
-        return Shown(printable(cell))
-    return Shown(printable(cell.text), cell.marks, printable(cell.below), cell.bold, cell.missing)
+    shown = ((Shown(cell) if isinstance(cell, str) else cell for cell in row) for row in rows)
+    made = (tuple(replace(c, text=printable(c.text), below=printable(c.below)) for c in row) for row in shown)
+    return Sheet(printable(title), tuple(map(printable, headings)), tuple(made), tuple(map(printable, notes)))
 
 
 # What a table has
@@ -168,8 +163,6 @@ def counted(recipe: Recipe) -> tuple[int, ...]:
     except UserError:
         return ()
     split, ood = opened.split, opened.split.unlabeled_is_ood
-    classes, parts = (
-        len(split.id_classes),
-        (split.labeled, split.val, split.unlabeled, ood[ood], split.test, split.test_ood),
-    )
-    return (classes, len(opened.source.class_names) - classes, *map(len, parts))
+    classes, every = len(split.id_classes), len(opened.source.class_names)
+    parts = (split.labeled, split.val, split.unlabeled, ood[ood], split.test, split.test_ood)
+    return (classes, every - classes, *map(len, parts))
