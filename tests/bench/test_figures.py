@@ -13,8 +13,8 @@ from PIL import Image
 
 from helpers.finished import STEPS, finished
 from osp import UserError
-from osp.bench.figures import available, draw, time, tsne
-from osp.bench.figures._lines import FIGURES, by_method, line_figure, lines_of, number
+from osp.bench.figures import available, draw, tsne
+from osp.bench.figures._lines import FIGURES, by_method, line_figure, lines_of
 from osp.report.embedding import feature_map
 from osp.report.figure import own_style, png
 from osp.runs.run import Run
@@ -112,7 +112,7 @@ def test_lines_are_means_over_seeds_by_method_in_the_papers_order() -> None:
         for method, at, value in (("osp", 0.3, 90.0), ("osp", 0.3, 92.0), ("osp", 0.6, 80.0), ("mtc", 0.3, 70.0))
     ]
     assert list(by_method(runs)) == ["mtc", "osp"]
-    lines = lines_of(runs, lambda run: number(run, "accuracy", run.number("ood_ratio")))
+    lines = lines_of(runs, FIGURES["ratio"][0])
     assert [(line.name, line.x, line.y) for line in lines] == [
         ("mtc", (0.3,), (70.0,)),
         ("osp", (0.3, 0.6), (91.0, 80.0)),
@@ -139,7 +139,7 @@ def test_runs_of_one_length_are_one_point_of_cost_and_accuracy() -> None:
     base = finished("supervised")
     pairs = ((10.0, 50.0), (30.0, 60.0))
     runs = [with_result(base, seconds=seconds, accuracy=accuracy) for seconds, accuracy in pairs]
-    line = time.by_length("x", runs, "seconds")
+    (line,) = lines_of(runs, FIGURES["time"][0])
     assert (line.x, line.y, line.seeds) == ((20.0,), (55.0,), 2)
     assert base.plan.steps == STEPS
 

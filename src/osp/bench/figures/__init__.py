@@ -54,9 +54,5 @@ def draw(name: str, runs: Sequence[Run], out: Path) -> list[Path]:
         raise UserError(f"There is no figure {name!r}.{suggest(name, available())}")
     make_folder(out)
     with own_style():
-        made = figures(list(runs))
-        return [
-            path
-            for ending, figure in made.items()
-            for path in save_both(figure, out, f"{name}-{ending}" if ending else name)
-        ]
+        made = {f"{name}-{ending}" if ending else name: figure for ending, figure in figures(list(runs)).items()}
+        return [path for stem, figure in made.items() for path in save_both(figure, out, stem)]

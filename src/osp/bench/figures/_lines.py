@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from osp.report.charts import Line, draw_lines, over_seeds
+from osp.report.figure import plain_ticks
 from osp.runs.run import Run
 
 Points = Iterable[tuple[float, float]]
@@ -24,23 +24,21 @@ class Panel:
     points: Callable[[Run], Points]
     x: str
     y: str
+    cost: str = ""
+    """A number of the result that takes the place of x, on a logarithmic axis: its mean over the seeds at each x."""
 
 
-def by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:
+def by_method(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Runs of each method, in a fixed order."""
-    found: dict[str, list[Run]] = {}
-    for run in runs:
-        found.setdefault(run.method, []).append(run)
     place = {name: number for number, name in enumerate(ORDER)}
-    return {name: found[name] for name in sorted(found, key=lambda name: (place.get(name, len(ORDER)), name))}
+    names = sorted({run.method for run in runs}, key=lambda name: (place.get(name, len(ORDER)), name))
+    return {name: [run for run in runs if run.method == name] for name in names}
 
 
-def by_data(runs: Iterable[Run]) -> dict[str, list[Run]]:
+def by_data(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Runs on each data set."""
-    found: dict[str, list[Run]] = {}
-    for run in runs:
-        found.setdefault(run.data_name, []).append(run)
-    return dict(sorted(found.items()))
+    names = sorted({run.data_name for run in runs})
+    return {name: [run for run in runs if run.data_name == name] for name in names}
 
 
 def line_figure(runs: list[Run], panels: Sequence[Panel]) -> dict[str, Figure]:
@@ -51,32 +49,30 @@ def line_figure(runs: list[Run], panels: Sequence[Panel]) -> dict[str, Figure]:
     rows = figure.subplots(len(sets), len(panels), squeeze=False)
     for axes_row, (data, members) in zip(rows, sets.items(), strict=True):
         for axes, panel in zip(axes_row, panels, strict=True):
-            lines = lines_of(members, panel.points)
-            draw_lines(axes, lines, panel.x, panel.y, headed(data, lines))
-            tidy(axes, lines)
+            lines = lines_of(members, panel)
+            seeds = min((line.seeds for line in lines), default=0)  # that a point is the mean of
+            heading = f"{data}, {seeds} seed{'s' if seeds > 1 else ''}" if seeds else data
+            draw_lines(axes, lines, panel.x, panel.y, heading)
+            places = sorted({x for line in lines for x in line.x})
+            if panel.cost and lines:
+                axes.set_xscale("log")
+                plain_ticks(axes.xaxis)
+            elif 0 < len(places) <= 12:  # the settings that were run
+                axes.set_xticks(places, [f"{place:g}" for place in places])
     return {"": figure}
 
 
-def lines_of(runs: list[Run], points: Callable[[Run], Points]) -> list[Line]:
+def lines_of(runs: list[Run], panel: Panel) -> list[Line]:
     """A line per method that has any points."""
-    lines = [
-        over_seeds(method, (point for run in members for point in points(run)))
-        for method, members in by_method(runs).items()
-    ]
+    lines = []
+    for method, members in by_method(runs).items():
+        points = [(run, x, y) for run in members for x, y in panel.points(run)]
+        line = over_seeds(method, ((x, y) for _, x, y in points))
+        if panel.cost:
+            costs = over_seeds(method, ((x, run.number(panel.cost) or 0) for run, x, _ in points))
+            line = replace(line, x=costs.y)
+        lines.append(line)
     return [line for line in lines if line.x]
-
-
-def headed(data: str, lines: list[Line]) -> str:
-    """The data set and how many seeds each point is the mean of."""
-    seeds = min((line.seeds for line in lines), default=0)
-    return f"{data}, {seeds} seed{'s' if seeds > 1 else ''}" if seeds else data
-
-
-def tidy(axes: Axes, lines: list[Line]) -> None:
-    """Ticks at the settings that were run, where they are few."""
-    places = sorted({x for line in lines for x in line.x})
-    if 0 < len(places) <= 12:
-        axes.set_xticks(places, [f"{place:g}" for place in places])
 
 
 def number(run: Run, key: str, at: float | None) -> Points:
@@ -100,6 +96,11 @@ def alpha(run: Run) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
+def what_it_buys(cost: str, x: str) -> Panel:
+    """Runs of several lengths, each tested once at its end: a point per number of steps."""
+    return Panel(lambda run: number(run, "accuracy", run.plan.steps if run.number(cost) else None), x, ACCURACY, cost)
+
+
 ACCURACY = "test accuracy (%)"
 
 FIGURES: dict[str, tuple[Panel, ...]] = {
@@ -112,6 +113,10 @@ FIGURES: dict[str, tuple[Panel, ...]] = {
         Panel(lambda run: number(run, "accuracy", run.plan.labels_per_class), "labeled images per class", ACCURACY),
     ),
     "ratio": (Panel(lambda run: number(run, "accuracy", run.number("ood_ratio")), "OOD share of the pool", ACCURACY),),
+    "time": (
+        what_it_buys("seconds", "seconds of training and test"),
+        what_it_buys("images_seen", "images seen"),
+    ),
     "variance": (Panel(lambda run: evaluations(run, "interclass_variance"), "step", "inter-class variance"),),
 }
 """The panels of each figure, by its name without `figure-`."""

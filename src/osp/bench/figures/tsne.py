@@ -35,9 +35,8 @@ def figures(runs: list[Run]) -> dict[str, Figure]:
     for panel in axes[len(drawn) :]:
         panel.axis("off")
     for number, (panel, (data, method, run, found)) in enumerate(zip(axes, drawn, strict=False)):
-        draw_map(
-            panel, found, run.class_names, f"{method} on {data}{scores(run)}", legend=number % columns == columns - 1
-        )
+        title = f"{method} on {data}{scores(run)}"
+        draw_map(panel, found, run.class_names, title, legend=number % columns == columns - 1)
     return {"": figure}
 
 
@@ -55,9 +54,6 @@ def kept_map(run: Run) -> FeatureMap | None:
 
 def scores(run: Run) -> str:
     """Accuracy and AUROC, on a line of their own."""
-    said = [
-        f"{name} {value:.1f}"
-        for key, name in (("accuracy", "accuracy"), ("auroc", "AUROC"))
-        if (value := run.number(key))
-    ]
-    return f"\n{', '.join(said)}" if said else ""
+    found = {"accuracy": run.number("accuracy"), "AUROC": run.number("auroc")}
+    said = ", ".join(f"{name} {value:.1f}" for name, value in found.items() if value)
+    return said and f"\n{said}"
