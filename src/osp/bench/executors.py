@@ -76,13 +76,13 @@ class Processes:
         self._running[worker.start(self.store, job.name, job.recipe(self._threads))] = job
 
     def ended(self) -> list[Ended]:
-        return [self._end(process) for process in list(self._running) if process.exitcode is not None]
-
-    def _end(self, process: BaseProcess) -> Ended:
-        job, code = self._running.pop(process), process.exitcode or 0
-        if self._stopping and code == -signal.SIGTERM:  # before it could say so itself
-            code = STOPPED
-        return Ended(job, code, last_line(self.store.log(job.name)))
+        found = []
+        for process in [each for each in self._running if each.exitcode is not None]:
+            job, code = self._running.pop(process), process.exitcode or 0
+            if self._stopping and code == -signal.SIGTERM:  # before it could say so itself
+                code = STOPPED
+            found.append(Ended(job, code, last_line(self.store.log(job.name))))
+        return found
 
     def stop(self, at_once: bool) -> None:
         self._stopping = True
@@ -95,22 +95,17 @@ class Processes:
 
 @dataclass
 class Outcome:
-    """What came of a bench."""
+    """The runs of a bench: those still to be started, and what came of the others."""
 
-    finished: list[str] = field(default_factory=list)
+    waiting: list[Job]
+    finished: list[str]
     failed: dict[str, str] = field(default_factory=dict)
     """Reasons by name of the run."""
     stopped: bool = False
-
-
-@dataclass
-class _Waiting:
-    """Runs that are still to be started, and what is known of them."""
-
-    jobs: list[Job]
     not_before: dict[str, float] = field(default_factory=dict)
     """Moments before which a run that another process works on is not looked at again."""
     lost: Counter[str] = field(default_factory=Counter)
+    """How often a run has lost its node."""
 
 
 def run_jobs(
@@ -122,70 +117,63 @@ def run_jobs(
     for_others: Callable[[Job, Status], bool] = lambda job, status: False,
 ) -> Outcome:
     """Run what is not finished. `left` tells the time that these will take; `for_others`, what is not done here."""
-    outcome, waiting = Outcome(), _Waiting(unfinished(store, jobs))
-    outcome.finished = [job.name for job in jobs if job not in waiting.jobs]
-    if not waiting.jobs:
+    waiting = unfinished(store, jobs)
+    outcome = Outcome(waiting, [job.name for job in jobs if job not in waiting])
+    if not waiting:
         return outcome
     store.create()
-    total, before = len(waiting.jobs), len(outcome.finished)
-    say(f"{total} of {len(jobs)} runs to do{left(waiting.jobs)}")
+    total, before = len(waiting), len(outcome.finished)
+    say(f"{total} of {len(jobs)} runs to do{left(waiting)}")
     with stopping(executor) as stopped:
-        while (waiting.jobs or executor.running()) and not (stopped() and not executor.running()):
-            while executor.room() and waiting.jobs and not stopped():
-                job = next_job(store, waiting, outcome, say, for_others)
-                if job is None:
-                    break
+        while (waiting or executor.running()) and not (stopped() and not executor.running()):
+            while executor.room() and not stopped() and (job := next_job(store, outcome, say, for_others)) is not None:
                 executor.start(job)
             time.sleep(POLL)
             for ended in executor.ended():
                 if stopped() and ended.code in (STOPPED, LOST):
                     continue
-                note_end(store, ended, waiting, outcome, say)
+                note_end(store, ended, outcome, say)
                 name = ended.job.name
                 if ended.code in (DONE, FAILED) or name in outcome.failed:
                     done = len(outcome.finished) + len(outcome.failed) - before
                     word = "failed" if name in outcome.failed else "done"
-                    say(f"{done}/{total} {name}: {word}{left([*waiting.jobs, *executor.running()])}")
+                    say(f"{done}/{total} {name}: {word}{left([*waiting, *executor.running()])}")
         outcome.stopped = stopped()
     return outcome
 
 
-def next_job(
-    store: Store, waiting: _Waiting, outcome: Outcome, say: Say, for_others: Callable[[Job, Status], bool]
-) -> Job | None:
+def next_job(store: Store, outcome: Outcome, say: Say, for_others: Callable[[Job, Status], bool]) -> Job | None:
     """The next run that no other process works on, taken off the list."""
     now = time.monotonic()
-    for job in list(waiting.jobs):
-        if now < waiting.not_before.get(job.name, 0):
+    for job in list(outcome.waiting):
+        if now < outcome.not_before.get(job.name, 0):
             continue
-        status: Status = store.status(job.plan, job.keys)
-        if status == "finished":  # another bench has done it
-            waiting.jobs.remove(job)
-            outcome.finished.append(job.name)
-        elif for_others(job, status):
-            waiting.jobs.remove(job)
-        elif status == "running":
-            if job.name not in waiting.not_before:
+        status = store.status(job.plan, job.keys)
+        if status == "running" and not for_others(job, status):
+            if job.name not in outcome.not_before:
                 say(f"{job.name}: another process works on it")
-            waiting.not_before[job.name] = now + ELSEWHERE_PAUSE
-        else:
-            waiting.jobs.remove(job)
+            outcome.not_before[job.name] = now + ELSEWHERE_PAUSE
+            continue
+        outcome.waiting.remove(job)
+        if status == "finished":  # another bench has done it
+            outcome.finished.append(job.name)
+        elif not for_others(job, status):
             return job
     return None
 
 
-def note_end(store: Store, ended: Ended, waiting: _Waiting, outcome: Outcome, say: Say) -> None:
+def note_end(store: Store, ended: Ended, outcome: Outcome, say: Say) -> None:
     """Note how a run ended. The store has the last word, since a process may die after its last file."""
-    job, name = ended.job, ended.job.name
+    job, name, lost = ended.job, ended.job.name, outcome.lost
     if ended.code == ELSEWHERE:
-        waiting.not_before[name] = time.monotonic() + ELSEWHERE_PAUSE
-        waiting.jobs.append(job)
+        outcome.not_before[name] = time.monotonic() + ELSEWHERE_PAUSE
+        outcome.waiting.append(job)
     elif store.status(job.plan, job.keys) == "finished":
         outcome.finished.append(name)
-    elif ended.code in (LOST, STOPPED) and waiting.lost[name] < RETRIES:  # stopped, but not by us
-        waiting.lost[name] += 1
-        waiting.jobs.append(job)
-        say(f"{name}: {ended.said or 'it was stopped'}; it is started again ({waiting.lost[name]} of {RETRIES} times)")
+    elif ended.code in (LOST, STOPPED) and lost[name] < RETRIES:  # stopped, but not by us
+        lost[name] += 1
+        outcome.waiting.append(job)
+        say(f"{name}: {ended.said or 'it was stopped'}; it is started again ({lost[name]} of {RETRIES} times)")
     else:
         folder = store.folder_for(job.plan, job.keys)
         outcome.failed[name] = store.failure(folder) or ended.said or f"ended with code {ended.code}"

@@ -83,42 +83,40 @@ class KeyCache:
 
 # How long they take
 
-PASSES = {"supervised": 1.0}
 USUAL_PASSES = 8.0
 """Images through the network per labeled image of a step: five unlabeled ones, some in two views."""
 START = 4.0
 """Seconds to start a process and open the data."""
 SHORTEST = 4
 """A recorded run must have at least this part of the steps."""
+SHAPES = {"digits": (1, 8, 8), "mnist": (1, 28, 28)}
 
 
 class Expected:
     """Seconds of a run, by what the store knows of such runs and by the cost of one image."""
 
     def __init__(self, store: Store) -> None:
-        self._known: list[tuple[Plan, float, float]] = []
+        found = ((run.plan, run.number("steps"), run.number("seconds")) for run in store.runs())
+        self._known = [(plan, steps, seconds) for plan, steps, seconds in found if steps and seconds]
         self._measured: dict[tuple[str, str], float] = {}
-        for run in store.runs():
-            seconds, steps = run.result.get("seconds"), run.result.get("steps")
-            if seconds and steps:
-                self._known.append((run.plan, float(steps), float(seconds)))
 
     def seconds(self, plan: Plan) -> float:
         """Of one run. Runs much shorter than it tell nothing: they spend their time on the final test."""
+        key = (plan.data, plan.network)
         similar = [
             (other, seconds / steps)
             for other, steps, seconds in self._known
-            if (other.data, other.network) == (plan.data, plan.network) and steps >= plan.steps / SHORTEST
+            if (other.data, other.network) == key and steps >= plan.steps / SHORTEST
         ]
         if exact := [each for other, each in similar if other.method == plan.method]:
             return START + statistics.median(exact) * plan.steps
         if similar:
             image = statistics.median(each / images(other) for other, each in similar)
-            return START + image * images(plan) * plan.steps
-        key = (plan.data, plan.network)
-        if key not in self._measured:
-            self._measured[key] = seconds_per_image(plan)
-        return START + self._measured[key] * images(plan) * plan.steps
+        else:
+            if key not in self._measured:
+                self._measured[key] = seconds_per_image(plan)
+            image = self._measured[key]
+        return START + image * images(plan) * plan.steps
 
     def total(self, plans: Iterable[Plan], workers: int) -> float:
         return sum(map(self.seconds, plans)) / max(1, workers)
@@ -126,10 +124,7 @@ class Expected:
 
 def images(plan: Plan) -> float:
     """Images through the network in a step, roughly."""
-    return float(plan.options.get("batch", 64)) * PASSES.get(plan.method, USUAL_PASSES)
-
-
-SHAPES = {"digits": (1, 8, 8), "mnist": (1, 28, 28)}
+    return float(plan.options.get("batch", 64)) * (1.0 if plan.method == "supervised" else USUAL_PASSES)
 
 
 def seconds_per_image(plan: Plan) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,8 +43,6 @@ def cost(
     say(f"\n{out / 'cost.json'}")
 
 
-def _report(found: dict[str, Any], table: Any) -> None:
-    for key, value in found["machine"].items():
-        say(f"{key}: {value}")
-    say()
-    say(table(found))
+def _report(found: dict[str, Any], table: Callable[[dict[str, Any]], str]) -> None:
+    say("\n".join(f"{key}: {value}" for key, value in found["machine"].items()))
+    say(f"\n{table(found)}")

@@ -56,15 +56,8 @@ def choice_of(
 
     if scale not in ("demo", "cpu", "paper"):
         raise UserError(f"--scale {scale!r}: choose demo, cpu or paper.")
-    return Choice(
-        scale,
-        parse_seeds(seeds),
-        words_of(methods),
-        words_of(datasets),
-        parse_ratios(ratios) if ratios else (),
-        tuple(settings or ()),
-        fields or {},
-    )
+    named = words_of(methods), words_of(datasets), parse_ratios(ratios)
+    return Choice(scale, parse_seeds(seeds), *named, tuple(settings or ()), fields or {})
 
 
 def tables_of(names: Iterable[str] | None, choice: Choice) -> list[Table]:
@@ -99,7 +92,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(seeds))
 
 
-def parse_ratios(text: str) -> tuple[float, ...]:
+def parse_ratios(text: str | None) -> tuple[float, ...]:
     """`0.3,0.6`."""
     try:
         return tuple(dict.fromkeys(float(word) for word in words_of(text)))
@@ -107,7 +100,6 @@ def parse_ratios(text: str) -> tuple[float, ...]:
         raise UserError(f"--ratios {text!r}: write numbers from 0 to 1, such as 0.3,0.6.") from None
 
 
-def words_of(text: str | Iterable[str] | None) -> tuple[str, ...]:
+def words_of(text: str | None) -> tuple[str, ...]:
     """`a,b` as a row of words."""
-    parts = [] if text is None else [text] if isinstance(text, str) else list(text)
-    return tuple(dict.fromkeys(word.strip() for part in parts for word in part.split(",") if word.strip()))
+    return tuple(dict.fromkeys(word.strip() for word in (text or "").split(",") if word.strip()))

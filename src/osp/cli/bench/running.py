@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +18,8 @@ from osp.errors import UserError, user_path
 if TYPE_CHECKING:
     from osp.bench.cells import Table
     from osp.bench.executors import Executor, Outcome
-    from osp.bench.jobs import Job, KeyCache
+    from osp.bench.jobs import Job
+    from osp.bench.sheets import Sheet
     from osp.bench.store import Store
 
 DataDirOption = Annotated[str | None, typer.Option(help="Folder of the data; else OSP_DATA, else your cache folder.")]
@@ -35,17 +36,6 @@ CpusOption = Annotated[int, typer.Option(min=1, help="With --ray or --slurm: cor
 GpusOption = Annotated[
     float | None, typer.Option(min=0, help="With --ray or --slurm: GPUs of each run; --ray takes one where there are.")
 ]
-
-
-@dataclass(frozen=True)
-class Where:
-    """On which machines runs are carried out."""
-
-    jobs: int = 1
-    ray: str | None = None
-    slurm: bool = False
-    cpus: int = 1
-    gpus: float | None = None
 
 
 def run(
@@ -78,10 +68,13 @@ def run(
     Finished runs are not repeated, interrupted ones go on, failed ones are tried again.
     """
     from osp.bench.grid import check_measure
-    from osp.bench.jobs import KeyCache
+    from osp.bench.jobs import KeyCache, jobs_for
     from osp.bench.numbers import check_row, fill
+    from osp.cli.lists import check_environment
 
-    fields = _fields(data_dir, id_count, ood_count, val_per_class, test_ood)
+    numbers = {"id_count": id_count, "ood_count": ood_count, "val_per_class": val_per_class}
+    given = {"data_dir": data_dir, **numbers, "test_ood": test_ood}
+    fields = {key: value for key, value in given.items() if value is not None}
     choice = options.choice_of(scale, seeds, methods, datasets, ratios, settings, fields)
     if ray is not None and slurm:
         raise UserError("--ray and --slurm: runs go to one of them; leave the other out.")
@@ -101,38 +94,25 @@ def run(
     if dry_run:
         list_runs(kept, tables, jobs)
         return
-    keys = KeyCache(kept)
-    stopped, failed = False, False
+    keys, outcome = KeyCache(kept), None
     if not no_run:
-        wanted = _missing(kept, tables, keys)
+        check_environment()
+        wanted = jobs_for(kept, [plan for table in tables for plan in table.plans], keys)
         if slurm:
-            _submit(kept, wanted, names, Where(jobs, ray, slurm, cpus, gpus))
+            _submit(kept, wanted, names, cpus, gpus, jobs)
             return
-        outcome = _carry_out(kept, wanted, Where(jobs, ray, slurm, cpus, gpus))
-        stopped, failed = outcome.stopped, bool(outcome.failed)
+        with _executor(kept, wanted, jobs, ray, cpus, gpus) as (executor, at_a_time):
+            outcome = _carry_out(kept, wanted, executor, at_a_time)
     for table in tables:
         shown = measures or (table.grid.measure, *table.grid.also, *_other_measures(table))
         filled = fill(kept, table, keys)
         show([replace(filled, measure=each) for each in shown], target, len(measures), against)
     options.tell_problems(kept)
-    if stopped:
+    if outcome is not None and outcome.stopped:
         complain("Stopped; everything is saved. The same command goes on.")
         raise typer.Exit(130)
-    if failed:
+    if outcome is not None and outcome.failed:
         raise typer.Exit(1)
-
-
-def _fields(
-    data_dir: str | None, id_count: int | None, ood_count: int | None, val_per_class: int | None, test_ood: str | None
-) -> dict[str, Any]:
-    given = {
-        "data_dir": data_dir,
-        "id_count": id_count,
-        "ood_count": ood_count,
-        "val_per_class": val_per_class,
-        "test_ood": test_ood,
-    }
-    return {key: value for key, value in given.items() if value is not None}
 
 
 def _other_measures(table: Table) -> list[str]:
@@ -141,51 +121,43 @@ def _other_measures(table: Table) -> list[str]:
     return [f"other_ood.{name}.{kind}" for name in names for kind in ("auroc", "fpr95")]
 
 
-def _missing(store: Store, tables: list[Table], keys: KeyCache) -> list[Job]:
-    """The runs of these tables, each once."""
-    from osp.bench.jobs import jobs_for
-    from osp.cli.lists import check_environment
-
-    check_environment()
-    return jobs_for(store, [plan for table in tables for plan in table.plans], keys)
-
-
-def _carry_out(store: Store, wanted: list[Job], where: Where) -> Outcome:
+def _carry_out(store: Store, wanted: list[Job], executor: Executor, at_a_time: int) -> Outcome:
     """Run what is missing, and say what failed."""
     from osp.bench.executors import run_jobs
     from osp.bench.jobs import Expected
     from osp.machine import duration
 
     expected = Expected(store)
-    with _executor(store, wanted, where) as (executor, at_a_time):
 
-        def left(waiting: list[Job]) -> str:
-            seconds = expected.total((job.plan for job in waiting), min(at_a_time, max(len(waiting), 1)))
-            return f", about {duration(seconds)} left" if waiting else ""
+    def left(waiting: list[Job]) -> str:
+        seconds = expected.total((job.plan for job in waiting), min(at_a_time, max(len(waiting), 1)))
+        return f", about {duration(seconds)} left" if waiting else ""
 
-        outcome = run_jobs(store, wanted, executor, tell, left)
+    outcome = run_jobs(store, wanted, executor, tell, left)
     for name, reason in outcome.failed.items():
         complain(f"{name} failed: {reason} (log: {store.log(name)})")
     return outcome
 
 
 @contextmanager
-def _executor(store: Store, wanted: list[Job], where: Where) -> Iterator[tuple[Executor, int]]:
+def _executor(
+    store: Store, wanted: list[Job], jobs: int, ray: str | None, cpus: int, gpus: float | None
+) -> Iterator[tuple[Executor, int]]:
     """Where runs are carried out, and how many at a time. A cluster is only asked for when there is something to do."""
     from osp.bench.executors import Processes
     from osp.bench.jobs import unfinished
 
-    if where.ray is None or not unfinished(store, wanted):
-        yield Processes(store, where.jobs), where.jobs
+    if ray is None or not unfinished(store, wanted):
+        yield Processes(store, jobs), jobs
         return
     from osp.bench.on_ray import ray_nodes
 
-    with ray_nodes(store, where.ray, where.cpus, where.gpus) as (nodes, about, at_a_time):
+    with ray_nodes(store, ray, cpus, gpus) as (nodes, about, at_a_time):
         tell(about)
         yield nodes, at_a_time
 
 
-def _submit(store: Store, wanted: list[Job], names: list[str], where: Where) -> None:
+def _submit(store: Store, wanted: list[Job], names: list[str], cpus: int, gpus: float | None, at_once: int) -> None:
     """Hand what is missing to Slurm."""
     from osp.bench.jobs import unfinished
     from osp.bench.slurm import submit, write_array
@@ -194,8 +166,7 @@ def _submit(store: Store, wanted: list[Job], names: list[str], where: Where) -> 
     if not missing:
         say(f"All {len(wanted)} runs are done; nothing was submitted.")
         return
-    title = "-".join(Path(name).stem for name in names)
-    script = write_array(store, missing, title, where.cpus, where.gpus, where.jobs)
+    script = write_array(store, missing, "-".join(Path(name).stem for name in names), cpus, gpus, at_once)
     answer = submit(script)
     say(f"{len(missing)} of {len(wanted)} runs to do.")
     if answer is None:
@@ -214,7 +185,7 @@ def show(tables: list[Table], out: Path, shown: int, base: str | None = None) ->
     if grid.kind == "settings":
         counted = sheets.settings_sheet(table)
         screen.print(plain(grid.title, "bold"))
-        screen.print(columns(*counted.lines, headings=counted.headings, padding=(0, 1)))
+        screen.print(_lines(counted))
         make_folder(out)
         write_text(out / f"{grid.name}.md", renderers.markdown(grid.title, table.about, [counted]))
         say(f"\n{out / grid.name}.md")
@@ -225,19 +196,23 @@ def show(tables: list[Table], out: Path, shown: int, base: str | None = None) ->
         if base is not None:
             pairs = sheets.against_sheet(tables[: shown or len(tables)], base)
             screen.print(plain(pairs.title, "bold"))
-            screen.print(columns(*pairs.lines, headings=pairs.headings, padding=(0, 1)))
+            screen.print(_lines(pairs))
             say()
         for line in sheets.legend(table):
             screen.print(plain(line, "dim"), soft_wrap=True)
         costs = sheets.budget_sheet(table)
         if costs.rows:
             say()
-            screen.print(columns(*costs.lines, headings=costs.headings, padding=(0, 1)))
+            screen.print(_lines(costs))
         for problem in table.problems:
             complain(problem)
     pictures = _draw(table, out) if grid.kind == "figure" else []
     files = renderers.write(grid, table.about, tables if table.cells else [], pictures, out, base)
     say("\n" + "   ".join(map(str, [*files[:-1], *pictures, files[-1]])))
+
+
+def _lines(sheet: Sheet) -> Any:
+    return columns(*sheet.lines, headings=sheet.headings, padding=(0, 1))
 
 
 def _draw(table: Table, out: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,8 @@ from osp.errors import user_path
 
 if TYPE_CHECKING:
     from osp.bench.cells import Table
-    from osp.bench.store import Store
+    from osp.bench.store import Status, Store
+    from osp.recipe import Plan
 
 STATES = ("finished", "running", "interrupted", "failed", "damaged", "stale", "missing")
 DAMAGED = "its result or plan is damaged; the next bench redoes it"
@@ -30,19 +32,15 @@ def list_tables(
 
     Example: `osp bench list --scale demo --datasets digits --seeds 0-4`
     """
-    from osp.bench.jobs import Expected
-    from osp.machine import duration
-
     kept = options.open_store(store)
-    expected = Expected(kept)
+    time_left = _timer(kept, jobs)
     rows: list[tuple[object, ...]] = []
     for table in options.tables_of(None, options.choice_of(scale, seeds, datasets=datasets)):
         grid, plans = table.grid, table.plans
         missing = [plan for plan in plans if kept.status(plan) != "finished"]
-        time = duration(expected.total(missing, jobs)) if missing else "-"
         also = f" Also: {', '.join(grid.aliases)}." if grid.aliases else ""
         state = f"{len(plans) - len(missing)}/{len(plans)}" if plans else "-"
-        rows.append((grid.name, state, time, f"{grid.title}. {grid.about}{also}"))
+        rows.append((grid.name, state, time_left(missing), f"{grid.title}. {grid.about}{also}"))
     console().print(columns(*rows, headings=("table", "done", "to do", "what it shows"), padding=(0, 1)))
     say("\nOther commands: `osp bench speed`, `osp bench cost`, `osp bench status`, `osp bench export`.")
 
@@ -62,25 +60,20 @@ def status(
 
     Example: `osp bench status table1 --scale demo --datasets digits --seeds 0-1`
     """
-    from osp.bench.jobs import Expected
-    from osp.machine import duration
-
     kept = options.open_store(store)
-    expected = Expected(kept)
+    time_left = _timer(kept, jobs)
     rows: list[tuple[object, ...]] = []
     failures: list[str] = []
     for table in options.tables_of(names, options.choice_of(scale, seeds, methods, datasets, ratios, settings)):
-        plans = {kept.folder_for(plan).path.name: plan for plan in table.plans}
-        states = {folder: kept.status(plan) for folder, plan in plans.items()}
-        left = [plan for folder, plan in plans.items() if states[folder] != "finished"]
+        plans, states = _states(kept, [table])
         if not plans or (not names and set(states.values()) == {"missing"}):
             continue
         counts = [sum(state == each for state in states.values()) for each in STATES]
-        rows.append((table.grid.name, *counts, duration(expected.total(left, jobs)) if left else "-"))
-        for folder, plan in plans.items():
-            if states[folder] in ("failed", "damaged"):
-                reason = kept.failure(kept.folder_for(plan)) or DAMAGED
-                failures.append(f"{folder}: {states[folder]}: {reason}")
+        left = [plan for name, plan in plans.items() if states[name] != "finished"]
+        rows.append((table.grid.name, *counts, time_left(left)))
+        for name, plan in plans.items():
+            if states[name] in ("failed", "damaged"):
+                failures.append(f"{name}: {states[name]}: {kept.failure(kept.folder_for(plan)) or DAMAGED}")
     options.tell_problems(kept)
     if not rows:
         say(f"The store {kept.root} has no runs of these tables.")
@@ -121,13 +114,25 @@ def export(
 
 
 def list_runs(store: Store, tables: list[Table], jobs: int) -> None:
-    from osp.bench.jobs import Expected
-    from osp.machine import duration
-
-    plans = {store.folder_for(plan).path.name: plan for table in tables for plan in table.plans}
-    states = {name: store.status(plan) for name, plan in plans.items()}
+    """What `--dry-run` shows."""
+    plans, states = _states(store, tables)
     rows = [(name, states[name], plan.network, f"{plan.steps:,} steps") for name, plan in plans.items()]
     console().print(columns(*rows))
     left = [plan for name, plan in plans.items() if states[name] != "finished"]
-    time = duration(Expected(store).total(left, jobs)) if left else "nothing"
+    time = _timer(store, jobs)(left) if left else "nothing"
     say(f"{len(plans)} runs, {len(plans) - len(left)} done; to do: {time}.")
+
+
+def _states(store: Store, tables: list[Table]) -> tuple[dict[str, Plan], dict[str, Status]]:
+    """The runs of tables by name, each once, and their states."""
+    plans = {store.folder_for(plan).path.name: plan for table in tables for plan in table.plans}
+    return plans, {name: store.status(plan) for name, plan in plans.items()}
+
+
+def _timer(store: Store, jobs: int) -> Callable[[list[Plan]], str]:
+    """Tells how long runs will take."""
+    from osp.bench.jobs import Expected
+    from osp.machine import duration
+
+    expected = Expected(store)
+    return lambda plans: duration(expected.total(plans, jobs)) if plans else "-"
