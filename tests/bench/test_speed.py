@@ -14,7 +14,7 @@ import torch
 
 from osp.bench import speed
 from osp.bench.speed import AS_PUBLISHED, forms, growth, measure, peak_memory, speed_tables, step_cost
-from osp.bench.workload import CASES, Bare, Case, Counter, Ours
+from osp.bench.workload import CASES, Bare, Case, Ours, images_of
 from osp.plugins import load_file
 
 TINY = Case("cnn", (1, 8, 8), classes=3, batch=4, mu=2, rotation=4, pool=64)
@@ -63,21 +63,15 @@ def test_the_functions_take_turns_and_each_turn_lasts_long_enough(monkeypatch: p
 
 def test_our_step_and_the_bare_computation_take_the_same_images_through_the_network(tmp_path: Path) -> None:
     ours, bare = Ours(TINY, tmp_path), Bare(TINY)
-    counted = []
-    for form, net in ((ours, ours.loop.method.net), (bare, bare.net)):
-        counter = Counter(net)
-        form()
-        counted.append(counter.remove())
+    counted = [images_of(ours, ours.loop.method.net), images_of(bare, bare.net)]
     assert counted[0] == counted[1] == {"with gradient": TINY.with_gradient, "without": TINY.without_gradient}
     assert (TINY.with_gradient, TINY.without_gradient) == (4 + 8 + 16, 8)
 
 
 def test_the_published_step_takes_every_image_through_forward_and_backward(tmp_path: Path) -> None:
     published: Any = forms()["as published"](TINY, tmp_path)
-    counter = Counter(published.net)
     before = [parameter.detach().clone() for parameter in published.net.parameters()]
-    published()
-    assert counter.remove() == {"with gradient": (4 + 8) + 4 + 8 + 16, "without": 0}
+    assert images_of(published, published.net) == {"with gradient": (4 + 8) + 4 + 8 + 16, "without": 0}
     assert any(not torch.equal(a, b) for a, b in zip(before, published.net.parameters(), strict=True))
 
 

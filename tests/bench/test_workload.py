@@ -27,7 +27,8 @@ def _threads(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_images_are_counted_with_and_without_gradient(
     method: str, learned: int, looked_at: int, tmp_path: Path
 ) -> None:
-    assert images_of(MethodStep(method, TINY, tmp_path)) == {"with gradient": learned, "without": looked_at}
+    step = MethodStep(method, TINY, tmp_path)
+    assert images_of(step, step.loop.method) == {"with gradient": learned, "without": looked_at}
 
 
 QUICK = {"curriculum", "ds3l", "osp", "vat"}
@@ -39,7 +40,7 @@ QUICK = {"curriculum", "ds3l", "osp", "vat"}
 )
 def test_every_method_can_be_measured(method: str, tmp_path: Path) -> None:
     step = MethodStep(method, TINY, tmp_path)
-    counted = images_of(step)
+    counted = images_of(step, step.loop.method)
     assert counted["with gradient"] >= TINY.batch
     before = [parameter.detach().clone() for parameter in step.loop.method.parameters()]
     for _ in range(3):

@@ -134,9 +134,9 @@ class Grid(BaseModel):
     @classmethod
     def _plain(cls, value: Any) -> Any:
         """A plain text is a note that always applies."""
-        return (
-            [{"text": each} if isinstance(each, str) else each for each in value] if isinstance(value, list) else value
-        )
+        if not isinstance(value, list):
+            return value
+        return [{"text": each} if isinstance(each, str) else each for each in value]
 
     @field_validator("measure", "also")
     @classmethod
@@ -176,7 +176,7 @@ def row_name(fields: Mapping[str, Any]) -> str:
 def names() -> tuple[str, ...]:
     """Of all tables that come with the package: tables first, then figures."""
     found = [Path(str(file)).stem for file in resources.files("osp.bench").joinpath("tables").iterdir()]
-    return tuple(sorted((name for name in found), key=lambda name: (name.startswith("figure"), name)))
+    return tuple(sorted(found, key=lambda name: (name.startswith("figure"), name)))
 
 
 @cache
@@ -224,10 +224,9 @@ def read_grid(path: Path, trusted: Collection[str] = ()) -> Grid:
         )
     try:
         grid = Grid(**{"name": path.stem, **fields})
+        check(grid, trusted)
     except ValidationError as error:
         raise UserError(f"{path}: {explain(error, Grid, 'grid file')}") from None
-    try:
-        check(grid, trusted)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     return grid
@@ -236,31 +235,25 @@ def read_grid(path: Path, trusted: Collection[str] = ()) -> Grid:
 def check(grid: Grid, trusted: Collection[str] = ()) -> None:
     """Refuse what cannot be meant: unknown fields with near misses, code, numbers that do not fit."""
     known = [name for name in Recipe.model_fields if name not in AXES]
-    for what, entries in (("row", grid.rows), ("setting", grid.settings)):
-        seen = [entry.name for entry in entries]
-        if len(set(seen)) < len(seen):
+    rows, settings = ("row", grid.rows, [*known, "method", "options"]), ("setting", grid.settings, known)
+    for what, entries, allowed in (rows, settings):
+        if len({entry.name for entry in entries}) < len(entries):
             raise UserError(f"two of the {what}s have the same name; give each its own.")
         for entry in entries:
-            allowed = [*known, "method", "options"] if what == "row" else known
-            for key in entry.fields:
-                if key not in allowed:
-                    hint = suggest(key, [*allowed, "name", "published"])
-                    raise UserError(f"unknown field {key!r} in the {what} {entry.name!r}.{hint}")
-            without_code(entry.fields, trusted)
-    for place, options in [
-        ("fields", grid.fields.get("options")),
-        *((e.name, e.fields.get("options")) for e in grid.rows),
-    ]:
-        if options is not None and not (isinstance(options, dict) and all(isinstance(key, str) for key in options)):
-            raise UserError(f"`options` in {place!r} are {short(options)}; write names and values: {{batch: 8}}")
+            for key in [key for key in entry.fields if key not in allowed]:
+                hint = suggest(key, [*allowed, "name", "published"])
+                raise UserError(f"unknown field {key!r} in the {what} {entry.name!r}.{hint}")
     for key in grid.fields:
         if key not in (*known, "options"):
             raise UserError(f"unknown field {key!r} in `fields`.{suggest(key, [*known, 'options'])}")
-    for name in grid.methods:
-        without_code({"method": name}, trusted)
-    for name in grid.datasets:
-        without_code({"data": name}, trusted)
-    without_code(grid.fields, trusted)
+    given = [("fields", grid.fields), *((entry.name, entry.fields) for entry in (*grid.rows, *grid.settings))]
+    for place, fields in given:
+        options = fields.get("options", {})
+        if not (isinstance(options, dict) and all(isinstance(key, str) for key in options)):
+            raise UserError(f"`options` in {place!r} are {short(options)}; write names and values: {{batch: 8}}")
+        without_code(fields, trusted)
+    for key, name in (*(("method", name) for name in grid.methods), *(("data", name) for name in grid.datasets)):
+        without_code({key: name}, trusted)
     if grid.kind == "table" and not grid.entries:
         raise UserError("it has neither `methods` nor `rows`: there is nothing to run.")
     about = [*(entry.name for entry in grid.entries), *grid.datasets, *(s.fields.get("data") for s in grid.settings)]

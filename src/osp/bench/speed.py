@@ -33,15 +33,9 @@ Form = Callable[[Case, Path], Callable[[], None]]
 AS_PUBLISHED = Path(__file__).parents[3] / "benchmarks" / "as_published.py"
 """Lies beside `src` in a clone, and nowhere else."""
 BASELINE = "supervised"
-GROWTH = {
-    "batch": [16, 32, 64, 128],
-    "classes": [10, 100, 1000],
-    "pool": [1_000, 10_000, 100_000, 1_000_000],
-}
+GROWTH = {"batch": [16, 32, 64, 128], "classes": [10, 100, 1000], "pool": [1_000, 10_000, 100_000, 1_000_000]}
 GROWTH_CASE = Case("small", (3, 32, 32), classes=10, pool=10_000)
 """The network that `osp train` takes for color images on a CPU. By size of the pool it is the CNN: a faster pass."""
-
-
 Times = dict[str, dict[str, float]]
 """Median, least and most seconds by name."""
 
@@ -61,19 +55,20 @@ def measure(functions: dict[str, Callable[[], Any]], repeats: int, at_least: flo
     counts = {}
     for name, function in functions.items():
         function()
-        started = time.perf_counter()
-        function()
-        counts[name] = max(1, round(at_least / max(time.perf_counter() - started, 1e-6)))
+        counts[name] = max(1, round(at_least / max(taken(function), 1e-6)))
     seconds: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(repeats):
         for name, function in functions.items():
-            started = time.perf_counter()
-            for _ in range(counts[name]):
-                function()
-            seconds[name].append((time.perf_counter() - started) / counts[name])
-    return {
-        name: {"median": median(values), "least": min(values), "most": max(values)} for name, values in seconds.items()
-    }
+            seconds[name].append(taken(function, counts[name]))
+    return {name: {"median": median(each), "least": min(each), "most": max(each)} for name, each in seconds.items()}
+
+
+def taken(function: Callable[[], Any], calls: int = 1) -> float:
+    """Seconds per call."""
+    started = time.perf_counter()
+    for _ in range(calls):
+        function()
+    return (time.perf_counter() - started) / calls
 
 
 def best_groups(bare: Bare, repeats: int) -> tuple[int, int]:
@@ -98,10 +93,7 @@ def step_cost(case: Case, folder: Path, repeats: int, say: Say) -> dict[str, Any
     del steps
     parts = measure(ours.parts(), repeats)
     say(f"{case.network}: a pass over the pool of {case.pool:,}")
-    started = time.perf_counter()
-    ours.refresh()
-    refresh = time.perf_counter() - started
-    step = seconds["ours"]["median"]
+    refresh, step = taken(ours.refresh), seconds["ours"]["median"]
     length = default_steps("mnist" if case.shape[0] == 1 else "cifar100", "cpu")
     passes = ours.passes(length)
     published = {name: times["median"] / step for name, times in seconds.items() if name == "as published"}
@@ -126,15 +118,13 @@ def growth(repeats: int, say: Say, values: dict[str, list[int]] = GROWTH) -> dic
     """Our step by batch size, number of classes and size of the pool."""
     found: dict[str, Times] = {}
     for what, several in values.items():
+        case = CASES["cnn"] if what == "pool" else GROWTH_CASE
         with tempfile.TemporaryDirectory() as folder:
             steps: dict[str, Callable[[], Any]] = {}
             for value in several:
-                case = CASES["cnn"] if what == "pool" else GROWTH_CASE
                 say(f"{case.network}: {what} {value:,}")
-                place = Path(folder) / str(value)
-                place.mkdir()
                 fields = {"batch": value, "rotation": value} if what == "batch" else {what: value}
-                steps[str(value)] = Ours(case.changed(**fields), place)
+                steps[str(value)] = Ours(case.changed(**fields), Path(folder) / str(value))
             found[what] = measure(steps, repeats)
     return found
 
@@ -216,10 +206,8 @@ def cost(methods: list[str], repeats: int, out: Path, say: Say, case: Case = CAS
         steps: dict[str, Callable[[], Any]] = {}
         for name in names:
             say(f"{name}: preparing")
-            place = Path(folder) / name
-            place.mkdir()
-            steps[name] = step = MethodStep(name, case, place)
-            found["methods"][name] = {"images": images_of(step)}
+            steps[name] = step = MethodStep(name, case, Path(folder) / name)
+            found["methods"][name] = {"images": images_of(step, step.loop.method)}
         say(f"measuring, {repeats} turns")
         times = measure(steps, repeats)
     for name, each in found["methods"].items():

@@ -73,6 +73,7 @@ class MethodStep:
         options = {"batch": case.batch, "mu": case.mu, **(options or {})}
         plan = make_plan(Recipe(method=method, network=case.network, steps=STEPS, options=options, threads=threads))
         torch.set_num_threads(threads or DEFAULT_THREADS)
+        folder.mkdir(exist_ok=True)
         keep_freed_memory()
         data = random_data(case.shape, case.classes, case.pool, folder)
         run = RunFolder(folder / "run")
@@ -97,28 +98,19 @@ class MethodStep:
         self.loop.hook(self.loop.method.refresh, self.loop.timetable.step(self.loop.at.done))
 
 
-class Counter:
-    """Counts the images that go through an encoder, with and without a graph."""
+def images_of(step: Callable[[], Any], network: nn.Module) -> dict[str, int]:
+    """The images that a step puts through encoders, teachers included, with and without a graph."""
+    seen = {"with gradient": 0, "without": 0}
 
-    def __init__(self, method: nn.Module) -> None:
-        self.seen = {"with gradient": 0, "without": 0}
-        encoders = {id(module): module for name, module in method.named_modules() if name.split(".")[-1] == "encoder"}
-        self.handles = [encoder.register_forward_pre_hook(self.count) for encoder in encoders.values()]
+    def count(_: nn.Module, images: tuple[Tensor, ...]) -> None:
+        seen["with gradient" if torch.is_grad_enabled() else "without"] += len(images[0])
 
-    def count(self, _: nn.Module, images: tuple[Tensor, ...]) -> None:
-        self.seen["with gradient" if torch.is_grad_enabled() else "without"] += len(images[0])
-
-    def remove(self) -> dict[str, int]:
-        for handle in self.handles:
-            handle.remove()
-        return self.seen
-
-
-def images_of(step: MethodStep) -> dict[str, int]:
-    """The images that one step puts through the network, teachers included."""
-    counter = Counter(step.loop.method)
+    encoders = {id(module): module for name, module in network.named_modules() if name.split(".")[-1] == "encoder"}
+    handles = [encoder.register_forward_pre_hook(count) for encoder in encoders.values()]
     step()
-    return counter.remove()
+    for handle in handles:
+        handle.remove()
+    return seen
 
 
 class Ours(MethodStep):
@@ -177,8 +169,9 @@ class Bare:
         torch.manual_seed(0)
         self.net = build_network(case.network, case.shape, case.classes).train()
         self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.with_gradient = noise(case.with_gradient, case.shape)
-        self.without = noise(case.without_gradient, case.shape)
+        counts = (case.with_gradient, case.without_gradient)
+        noise = (torch.randn(count, *case.shape).contiguous(memory_format=torch.channels_last) for count in counts)
+        self.with_gradient, self.without = noise
         self.groups = (128, 128)
 
     def __call__(self) -> None:
@@ -194,7 +187,3 @@ class Bare:
         for images in torch.split(self.with_gradient, group):
             self.net(images).sum().backward()
         self.net.zero_grad(set_to_none=True)
-
-
-def noise(rows: int, shape: tuple[int, int, int]) -> Tensor:
-    return torch.randn(rows, *shape).contiguous(memory_format=torch.channels_last)
