@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from helpers.stores import plan_of
-from osp.bench.on_ray import Returned, carry_out, check_answers, proof_in, take_in
+from osp.bench.on_ray import carry_out, check_answers, proof_in, take_in
 from osp.bench.store import Store
-from osp.bench.worker import DONE, FAILED
+from osp.bench.worker import DONE, FAILED, Ended
 from osp.errors import UserError
 from osp.version import HARNESS_VERSION
 
@@ -111,7 +111,7 @@ def test_files_of_a_node_stay_in_their_folder(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     for name in ("../outside", "/etc/outside", "a/../../outside"):
         with pytest.raises(UserError, match="would land outside"):
-            take_in(store, "run", Returned(DONE, files={name: b"x"}))
+            take_in(store, "run", Ended(DONE, files={name: b"x"}))
     assert not (tmp_path / "outside").exists()
 
 

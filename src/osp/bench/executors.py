@@ -20,7 +20,7 @@ from typing import Protocol
 from osp.bench import worker
 from osp.bench.jobs import Job, unfinished
 from osp.bench.store import Status, Store
-from osp.bench.worker import DONE, ELSEWHERE, FAILED, LOST, STOPPED, last_line
+from osp.bench.worker import DONE, ELSEWHERE, FAILED, LOST, STOPPED, Ended, last_line
 from osp.machine import threads
 
 Say = Callable[[str], None]
@@ -29,15 +29,6 @@ ELSEWHERE_PAUSE = 2.0
 """Seconds before a run that another process works on is looked at again."""
 RETRIES = 5
 """How often a run may lose its node before it counts as failed."""
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A run that is no longer at work: how its process ended, and what that said last."""
-
-    job: Job
-    code: int
-    said: str = ""
 
 
 class Executor(Protocol):
@@ -50,7 +41,7 @@ class Executor(Protocol):
 
     def running(self) -> list[Job]: ...
 
-    def ended(self) -> list[Ended]:
+    def ended(self) -> list[tuple[Job, Ended]]:
         """Those that ended since the last time."""
 
     def stop(self, at_once: bool) -> None:
@@ -75,13 +66,13 @@ class Processes:
     def start(self, job: Job) -> None:
         self._running[worker.start(self.store, job.name, job.recipe(self._threads))] = job
 
-    def ended(self) -> list[Ended]:
+    def ended(self) -> list[tuple[Job, Ended]]:
         found = []
         for process in [each for each in self._running if each.exitcode is not None]:
             job, code = self._running.pop(process), process.exitcode or 0
             if self._stopping and code == -signal.SIGTERM:  # before it could say so itself
                 code = STOPPED
-            found.append(Ended(job, code, last_line(self.store.log(job.name))))
+            found.append((job, Ended(code, last_line(self.store.log(job.name)))))
         return found
 
     def stop(self, at_once: bool) -> None:
@@ -129,15 +120,14 @@ def run_jobs(
             while executor.room() and not stopped() and (job := next_job(store, outcome, say, for_others)) is not None:
                 executor.start(job)
             time.sleep(POLL)
-            for ended in executor.ended():
+            for job, ended in executor.ended():
                 if stopped() and ended.code in (STOPPED, LOST):
                     continue
-                note_end(store, ended, outcome, say)
-                name = ended.job.name
-                if ended.code in (DONE, FAILED) or name in outcome.failed:
+                note_end(store, job, ended, outcome, say)
+                if ended.code in (DONE, FAILED) or job.name in outcome.failed:
                     done = len(outcome.finished) + len(outcome.failed) - before
-                    word = "failed" if name in outcome.failed else "done"
-                    say(f"{done}/{total} {name}: {word}{left([*waiting, *executor.running()])}")
+                    word = "failed" if job.name in outcome.failed else "done"
+                    say(f"{done}/{total} {job.name}: {word}{left([*waiting, *executor.running()])}")
         outcome.stopped = stopped()
     return outcome
 
@@ -162,9 +152,9 @@ def next_job(store: Store, outcome: Outcome, say: Say, for_others: Callable[[Job
     return None
 
 
-def note_end(store: Store, ended: Ended, outcome: Outcome, say: Say) -> None:
+def note_end(store: Store, job: Job, ended: Ended, outcome: Outcome, say: Say) -> None:
     """Note how a run ended. The store has the last word, since a process may die after its last file."""
-    job, name, lost = ended.job, ended.job.name, outcome.lost
+    name, lost = job.name, outcome.lost
     if ended.code == ELSEWHERE:
         outcome.not_before[name] = time.monotonic() + ELSEWHERE_PAUSE
         outcome.waiting.append(job)

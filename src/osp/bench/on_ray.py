@@ -14,14 +14,12 @@ import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from osp.bench.executors import Ended
 from osp.bench.jobs import Job
 from osp.bench.store import Store
-from osp.bench.worker import BUSY, FAILED, LOST, STOPPED, free_name, last_line, start, stop
+from osp.bench.worker import BUSY, FAILED, LOST, STOPPED, Ended, free_name, last_line, start, stop
 from osp.errors import UserError, first_line
 from osp.files import append_text, make_folder, write_bytes
 from osp.version import HARNESS_VERSION, install
@@ -60,26 +58,27 @@ class Nodes:
         task = self._task.options(name=job.name)
         self._running[task.remote(str(self._store.root), self._proof, job.name, recipe, HARNESS_VERSION, given)] = job
 
-    def ended(self) -> list[Ended]:
+    def ended(self) -> list[tuple[Job, Ended]]:
         if not self._running:
             return []
         ready, _ = self._ray.wait(list(self._running), num_returns=len(self._running), timeout=0)
-        return [self._end(task, self._running.pop(task)) for task in ready]
+        jobs = [(task, self._running.pop(task)) for task in ready]
+        return [(job, self._end(task, job.name)) for task, job in jobs]
 
-    def _end(self, task: Any, job: Job) -> Ended:
+    def _end(self, task: Any, name: str) -> Ended:
         problems = self._ray.exceptions
         try:
-            returned: Returned = self._ray.get(task)
-            take_in(self._store, job.name, returned)
+            ended: Ended = self._ray.get(task)
+            take_in(self._store, name, ended)
         except problems.TaskCancelledError:
-            return Ended(job, STOPPED)
+            return Ended(STOPPED)
         except problems.RayTaskError as error:  # raised in the task: no other node would do better
-            return Ended(job, 1, first_line(error.cause))
+            return Ended(1, first_line(error.cause))
         except problems.RayError as error:
-            return Ended(job, LOST, f"its node was lost ({type(error).__name__})")
+            return Ended(LOST, f"its node was lost ({type(error).__name__})")
         except UserError as error:
-            return Ended(job, 1, str(error))
-        return Ended(job, returned.code, returned.said)
+            return Ended(1, str(error))
+        return ended
 
     def stop(self, at_once: bool) -> None:
         for task in list(self._running):
@@ -148,22 +147,9 @@ def check_answers(address: str) -> None:
 # On a node
 
 
-@dataclass(frozen=True)
-class Returned:
-    """What a node gives back."""
-
-    code: int
-    """How the run ended, as in `osp.bench.worker`."""
-    said: str = ""
-    """The last line of its log."""
-    files: dict[str, bytes] = field(default_factory=dict)
-    """The run folder, by paths in it; nothing where it is in the store already."""
-    log: str = ""
-
-
 def carry_out(
     root: str, proof: str, name: str, recipe: dict[str, Any], harness: int, environment: Mapping[str, str]
-) -> Returned:
+) -> Ended:
     """Carry out the run `name` of the store at `root` on the machine that this is called on.
 
     `proof` names a file that whoever asks has put into the store: where it is not there, this is another disk.
@@ -173,17 +159,17 @@ def carry_out(
         os.environ.setdefault(key, value)
     if harness != HARNESS_VERSION:
         reason = f"the node {platform.node()} has version {HARNESS_VERSION} of the harness, the bench has {harness}"
-        return Returned(FAILED, f"{reason}: install the same osp on both")
+        return Ended(FAILED, f"{reason}: install the same osp on both")
     if proof and (Path(root) / proof).is_file():
         store = Store(Path(root))
         code = _work(store, name, recipe)
-        return Returned(code, last_line(store.log(name)))
+        return Ended(code, last_line(store.log(name)))
     with tempfile.TemporaryDirectory(prefix="osp-run-") as scratch:
         store = Store(Path(scratch))
         store.create()
         code = _work(store, name, recipe)
         log = store.log(name).read_text(encoding="utf-8", errors="replace")
-        return Returned(code, last_line(store.log(name)), _files(store.root / name), log)
+        return Ended(code, last_line(store.log(name)), _files(store.root / name), log)
 
 
 def _work(store: Store, name: str, recipe: dict[str, Any]) -> int:
@@ -217,15 +203,15 @@ def proof_in(store: Store) -> Iterator[str]:
         path.unlink(missing_ok=True)
 
 
-def take_in(store: Store, name: str, returned: Returned) -> None:
+def take_in(store: Store, name: str, ended: Ended) -> None:
     """Put the files of a run that was carried out on another disk into the store, whole or not at all."""
-    if returned.log:
-        append_text(store.log(name), returned.log)
-    if not returned.files:
+    if ended.log:
+        append_text(store.log(name), ended.log)
+    if not ended.files:
         return
     target, incoming = store.root / name, free_name(store.root / f".incoming-{name}")
     with store.claim(name, BUSY):
-        _write(incoming, returned.files)
+        _write(incoming, ended.files)
         if target.exists():  # of an earlier attempt
             os.replace(target, free_name(store.root / f".earlier-{name}"))
         os.replace(incoming, target)

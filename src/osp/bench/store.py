@@ -69,12 +69,10 @@ class Store:
             if not self._marker.exists():
                 # another bench may be making it: first its hidden files appear, then the marker
                 used = self.root.exists() and any(not entry.name.startswith(".") for entry in self.root.iterdir())
-                if used and holds_lines(self.root):
+                if not used or holds_lines(self.root):
                     return
-                if used and not self._marker.exists():
+                if not self._marker.exists():
                     raise UserError(f"The folder {self.root} is not empty and is no store; name another --store.")
-                if not used:
-                    return
             form = RunFolder(self.root).read_json(self._marker).get("format")
         except OSError as error:
             raise UserError(f"The store {self.root} cannot be read: {error.strerror or error}.") from None
@@ -192,7 +190,7 @@ class Store:
         stems = {name.rpartition("-")[0] for name in names_of(plan)}
         place = {name: number for number, name in enumerate(self.lines())}
         chosen = [name for name in self.names() if any(name.startswith(f"{stem}-h") for stem in stems)]
-        newest = sorted(chosen, key=lambda n: (_changed(self._named(n).result), place.get(n, 0)), reverse=True)
+        newest = sorted(chosen, key=lambda n: (_stamp(self._named(n).result)[2], place.get(n, 0)), reverse=True)
         return [self._named(name) for name in newest]
 
     def _read(self, folder: RunFolder, plan: Plan | None = None, keys: Mapping[str, str] | None = None) -> Run | None:
@@ -217,12 +215,10 @@ class Store:
         """Whether a process works on this run."""
         return Claims(self.claims).held(name) or is_locked(self.root / name / ".lock")
 
-    @contextlib.contextmanager
-    def claim(self, name: str, busy: str) -> Iterator[None]:
+    def claim(self, name: str, busy: str) -> contextlib.AbstractContextManager[None]:
         """Be the only process that works on this run, or refuse with the sentence `busy`."""
         self.create()
-        with Claims(self.claims).hold(name, busy):
-            yield
+        return Claims(self.claims).hold(name, busy)
 
     def failure(self, folder: RunFolder) -> str:
         """Why the last attempt at a run failed; nothing where it did not."""
@@ -292,19 +288,12 @@ def _data(folder: RunFolder) -> dict[str, str]:
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
-    """What changes with a file."""
+    """What changes with a file; the time comes last."""
     try:
         found = path.lstat()
     except OSError:
         return (0, 0, 0)
     return (found.st_ino, found.st_size, found.st_mtime_ns)
-
-
-def _changed(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 # As lines

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import sys
 import threading
+from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,18 @@ from osp.runs.folder import RunFolder
 DONE, FAILED, ELSEWHERE, LOST, FOUND, STOPPED = 0, 2, 75, 76, 77, 130
 """How a run ended: finished; failed; another process is at it; its node is gone; another process had finished it before
 this one could claim it; stopped, and saved. Exit codes but for LOST, which no process is left to give."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the process of a run ended and what it said last; from a node on another disk also its files."""
+
+    code: int
+    said: str = ""
+    files: dict[str, bytes] = field(default_factory=dict)
+    """The run folder, by paths in it; nothing where it is in the store already."""
+    log: str = ""
+
 
 BUSY = "Another process works on this run."
 PRELOADED = ["osp.engine.train", "osp.bench.worker", "osp.report.picture", "sklearn.metrics"]
