@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -66,7 +66,7 @@ class Cell:
 
     def values(self, measure: str) -> dict[int, float]:
         """By seed."""
-        found = {int(run.plan.seed): number(run.result, measure) for run in self.runs}
+        found = {run.plan.seed: run.number(measure) for run in self.runs}
         return {seed: value for seed, value in found.items() if value is not None}
 
     def mean(self, measure: str) -> float | None:
@@ -90,16 +90,6 @@ class Cell:
         if self.problem or self.runs:
             return self.problem or NO_NUMBER
         return f"not run ({len(self.stale)} stale)" if self.stale else "not run"
-
-
-def number(result: Mapping[str, Any], measure: str) -> float | None:
-    """A number of a result by its path, such as `accuracy` or `scores.softmax.auroc`."""
-    if measure == "own_auroc" and measure not in result:  # of version 0.1, which reported each method's own score
-        measure = "auroc"
-    found: Any = result
-    for word in measure.split("."):
-        found = found.get(word) if isinstance(found, Mapping) else None
-    return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
 
 
 @dataclass(frozen=True)
@@ -228,48 +218,40 @@ def chosen_columns(grid: Grid, choice: Choice) -> list[tuple[str, dict[str, Any]
 def make_cell(grid: Grid, choice: Choice, entry: Entry, column: str, column_fields: dict[str, Any]) -> Cell:
     """The plans of one cell, made to fit the data, and in which ways they are not the paper's."""
     paper = grid.paper.value(entry.name, column)
-    fields = dict(column_fields)
-    length = fields.pop("length", None)
-    if fields.pop("published", False) or entry.published:
-        return Cell(entry.name, column, paper=paper, problem="published number only")
     options = {**grid.fields.get("options", {}), **entry.fields.get("options", {})}
-    fields = {**grid.fields, **fields, **entry.fields, **choice.fields, "scale": choice.scale, "options": options}
+    fields = {**grid.fields, **column_fields, **entry.fields, **choice.fields}
+    fields |= {"scale": choice.scale, "options": options}
+    length, published = fields.pop("length", None), fields.pop("published", False)
+    if published or entry.published:
+        return Cell(entry.name, column, paper=paper, problem="published number only")
     if ("id_count" in choice.fields or "ood_count" in choice.fields) and "ood_ratio" not in choice.fields:
         fields.pop("ood_ratio", None)  # numbers of images take the place of the ratio
     fields = apply_assignments(fields, list(choice.settings))
     try:
-        recipe, plan, smaller = fitted(Recipe(**{**fields, "seed": choice.seeds[0]}), length)
+        plan, unlike = fitted(Recipe(**{**fields, "seed": choice.seeds[0]}), length)
     except UserError as error:
         raise UserError(f"{grid.name}, {entry.name}, {column}: {error}") from None
-    asked = recipe.asked()  # nothing else depends on the seed
-    plans = tuple(plan.changed(seed=seed, recipe={**asked, "seed": seed}) for seed in choice.seeds)
-    return Cell(entry.name, column, plans, paper, unlike_paper(plan, smaller))
+    # nothing but the seed depends on the seed
+    plans = tuple(plan.changed(seed=seed, recipe={**plan.recipe, "seed": seed}) for seed in choice.seeds)
+    return Cell(entry.name, column, plans, paper, unlike)
 
 
-def fitted(recipe: Recipe, length: float | None) -> tuple[Recipe, Plan, bool]:
-    """The recipe with a total that fits at its ratio and a length of its own; whether the total was made smaller."""
+def fitted(recipe: Recipe, length: float | None) -> tuple[Plan, tuple[str, ...]]:
+    """The plan, with a total that fits at its ratio and its own length, and in which ways it is not the paper's."""
     from osp.engine.data import largest_pool
+    from osp.methods.registry import get
 
     plan = make_plan(recipe)
-    largest = largest_pool(plan)
+    method, largest = get(plan.method), largest_pool(plan)
     smaller = largest is not None and plan.unlabeled is not None and plan.unlabeled > largest
     changes: dict[str, Any] = {"unlabeled": largest} if smaller else {}
     if length is not None:
         changes["steps"] = max(1, round(length * plan.steps))
-    if not changes:
-        return recipe, plan, False
-    recipe = recipe.changed(**changes)
-    return recipe, make_plan(recipe), smaller
-
-
-def unlike_paper(plan: Plan, smaller_total: bool) -> tuple[str, ...]:
-    from osp.methods.registry import get
-
-    method = get(plan.method)
-    smaller_budget = plan.steps < method.paper_steps or plan.scale != "paper"
+    if changes:
+        plan = make_plan(recipe.changed(**changes))
     marks = {
-        SMALLER_TOTAL: smaller_total,
-        SMALLER_BUDGET: smaller_budget,
+        SMALLER_TOTAL: smaller,
+        SMALLER_BUDGET: plan.steps < method.paper_steps or plan.scale != "paper",
         RECONSTRUCTION: RECONSTRUCTION in method.reference,
     }
-    return tuple(mark for mark, holds in marks.items() if holds)
+    return plan, tuple(mark for mark, holds in marks.items() if holds)

@@ -70,7 +70,10 @@ class Claims:
     def held_elsewhere(self, name: str) -> bool:
         """Whether a process of another machine does, as far as can be told from its last sign of life."""
         mark = self.mark(name)
-        return self._machine_of(mark) not in (None, self.machine) and not self._silent(mark)
+        try:
+            return _machine_of(mark) not in (None, self.machine) and self._now() - mark.stat().st_mtime <= SILENT
+        except FileNotFoundError:
+            return False
 
     @contextlib.contextmanager
     def hold(self, name: str, busy: str, lost: Callable[[], None] = stop_this_process) -> Iterator[None]:
@@ -108,7 +111,7 @@ class Claims:
             except OSError:  # there is one, or the disk has no links
                 if self.held_elsewhere(name):
                     return False
-            ours = self._machine_of(mark) == self.machine  # and its lock is held by us: its process is gone
+            ours = _machine_of(mark) == self.machine  # and its lock is held by us: its process is gone
             os.replace(filled, mark)
         except OSError as error:
             raise UserError(f"Cannot claim a run in {self.folder}: {error.strerror or error}.") from error
@@ -117,22 +120,6 @@ class Claims:
         if not ours:
             time.sleep(SETTLE)
         return _content(mark) == content
-
-    def _machine_of(self, mark: Path) -> str | None:
-        """Where a claim is held; nothing where there is none. One that cannot be read is being written elsewhere."""
-        content = _content(mark)
-        if content is None:
-            return None
-        try:
-            return str(json.loads(content)["machine"])
-        except (ValueError, KeyError, TypeError):
-            return ""
-
-    def _silent(self, mark: Path) -> bool:
-        try:
-            return self._now() - mark.stat().st_mtime > SILENT
-        except FileNotFoundError:
-            return True
 
     def _now(self) -> float:
         """The time by the clock of the disk; by our own where nothing can be written."""
@@ -166,6 +153,16 @@ def _beat(mark: Path, content: bytes, ended: threading.Event, lost: Callable[[],
             if not mark.exists():
                 replace(mark, content)
             os.utime(mark)
+
+
+def _machine_of(mark: Path) -> str | None:
+    """Where a claim is held; nothing where there is none. One that cannot be read is being written elsewhere."""
+    try:
+        return str(json.loads(mark.read_bytes())["machine"])
+    except OSError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def _content(mark: Path) -> bytes | None:

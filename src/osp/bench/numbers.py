@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from osp.bench.cells import Cell, Table, number
+from osp.bench.cells import Cell, Table
 from osp.bench.grid import LOWER, MEASURES, NEITHER
 from osp.bench.jobs import KeyCache
 from osp.bench.store import Store
@@ -169,8 +169,7 @@ def budgets(table: Table) -> list[Budget]:
         runs = [run for cell in cells for run in cell.runs]
         if runs:
             steps, images, seconds = (
-                statistics.fmean(number(run.result, key) or 0 for run in runs)
-                for key in ("steps", "images_seen", "seconds")
+                statistics.fmean(run.number(key) or 0 for run in runs) for key in ("steps", "images_seen", "seconds")
             )
             counts = sorted({run.plan.val_per_class for run in runs})
             used = f"{' or '.join(map(str, counts))} per class: {get(cells[0].plans[0].method).validation}"

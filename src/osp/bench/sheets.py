@@ -10,15 +10,14 @@ from osp.bench.numbers import TEST, bold, budgets, differences, meaning
 from osp.errors import UserError, printable
 from osp.recipe import Recipe, apply_assignments, make_plan
 
-SIGNS = {SMALLER_BUDGET: "b", SMALLER_TOTAL: "t", RECONSTRUCTION: "r", DATA_VARIANT: "v", STALE: "s"}
-"""Letters that stand beside a number."""
-WORDS = {
-    SMALLER_BUDGET: "fewer steps or a smaller network than published",
-    SMALLER_TOTAL: "the published number of unlabeled images does not fit at this ratio; the largest that does",
-    RECONSTRUCTION: "a reconstruction: no code of the authors is public",
-    DATA_VARIANT: "the images are not exactly those published",
-    STALE: "only results of other versions are there",
+MARKS = {
+    SMALLER_BUDGET: ("b", "fewer steps or a smaller network than published"),
+    SMALLER_TOTAL: ("t", "the published number of unlabeled images does not fit at this ratio; the largest that does"),
+    RECONSTRUCTION: ("r", "a reconstruction: no code of the authors is public"),
+    DATA_VARIANT: ("v", "the images are not exactly those published"),
+    STALE: ("s", "only results of other versions are there"),
 }
+"""The letter that stands beside a number, and what it means."""
 COUNTS = ("ID classes", "OOD classes", "labeled", "validation", "pool", "OOD in it", "test", "OOD test")
 
 
@@ -93,7 +92,7 @@ def shown(table: Table, cell: Cell, best: bool) -> Shown:
         deviation = cell.deviation(measure)
         spread = f" ± {deviation:.{digits}f}" if deviation is not None else ""
         text = f"{mean:.{digits}f}{spread} ({len(cell.values(measure))})"
-    signs = "".join(SIGNS[mark] for mark in cell.marks) if mean is not None or not cell.runs else ""
+    signs = "".join(MARKS[mark][0] for mark in cell.marks) if mean is not None or not cell.runs else ""
     below = "" if paper is None else f"paper {paper:g}" + (f", {mean - paper:+.1f}" if mean is not None else "")
     return Shown(text, signs, below, best, mean is None)
 
@@ -126,7 +125,7 @@ def legend(table: Table) -> list[str]:
     marks = dict.fromkeys(mark for each in table.cells for mark in each.marks)
     lines = [f"{meaning(table.measure)}; mean ± standard deviation over seeds (number of seeds); {TEST}."]
     if marks:
-        lines.append("; ".join(f"{SIGNS[mark]}: {WORDS[mark]}" for mark in marks) + ".")
+        lines.append("; ".join(": ".join(MARKS[mark]) for mark in marks) + ".")
     variants = dict.fromkeys(str(run.result["data_variant"]) for run in table.runs if run.result.get("data_variant"))
     lines += [f"data variant: {variant}" for variant in variants]
     if settings := table.choice.settings:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import platform
 import sys
 import threading
+import traceback
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -29,6 +31,10 @@ DONE, FAILED, ELSEWHERE, LOST, FOUND, STOPPED = 0, 2, 75, 76, 77, 130
 """How a run ended: finished; failed; another process is at it; its node is gone; another process had finished it before
 this one could claim it; stopped, and saved. Exit codes but for LOST, which no process is left to give."""
 
+BUSY = "Another process works on this run."
+PRELOADED = ["osp.engine.train", "osp.bench.worker", "osp.report.picture", "sklearn.metrics"]
+"""What every run needs, and what takes long to import."""
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -39,11 +45,6 @@ class Ended:
     files: dict[str, bytes] = field(default_factory=dict)
     """The run folder, by paths in it; nothing where it is in the store already."""
     log: str = ""
-
-
-BUSY = "Another process works on this run."
-PRELOADED = ["osp.engine.train", "osp.bench.worker", "osp.report.picture", "sklearn.metrics"]
-"""What every run needs, and what takes long to import."""
 
 
 # From outside
@@ -149,8 +150,6 @@ def _train(store: Store, name: str, fields: dict[str, Any]) -> int:
     except UserError as error:
         failure = str(error)
     except Exception as error:  # of whatever kind: the other runs go on, and this one says what happened
-        import traceback
-
         traceback.print_exc()
         failure = f"{type(error).__name__}: {error}"
     if failure:
@@ -187,8 +186,6 @@ def free_name(path: Path) -> Path:
 
 def machine() -> dict[str, Any]:
     """What this machine is, without its name."""
-    import platform
-
     import torch
 
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None

@@ -137,8 +137,12 @@ class Run:
         return group if group is not None and len(group) else None
 
     def number(self, key: str) -> float | None:
-        """A number of the result; None where it was not measured."""
-        value = self.result.get(key)
+        """A number of the result, such as `accuracy` or `scores.softmax.auroc`; None where it was not measured."""
+        if key == "own_auroc" and key not in self.result:  # of version 0.1, which reported each method's own score
+            key = "auroc"
+        value: Any = self.result
+        for word in key.split("."):
+            value = value.get(word) if isinstance(value, dict) else None
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
     # What it is called
