@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from osp.bench.grid import Entry, Grid, method_row
+from osp.bench.grid import Entry, Grid
 from osp.errors import UserError, suggest
 from osp.plugins import is_file, same_path
 from osp.recipe import Plan, Recipe, apply_assignments, make_plan
@@ -173,13 +173,13 @@ def chosen_rows(grid: Grid, choice: Choice) -> list[Entry]:
     if not choice.methods or not grid.entries:
         return list(grid.entries)
     if not grid.rows:
-        return [method_row(name) for name in choice.methods]
+        return [Entry.model_validate(name) for name in choice.methods]
     asked = {same_path(name) for name in choice.methods}
     kept = [e for e in grid.rows if {same_path(str(e.fields.get("method"))), e.name} & asked]
     listed = {str(entry.fields.get("method")) for entry in grid.rows}
     plain = all(entry.fields.keys() <= {"method"} for entry in grid.rows)
     if plain:  # rows that are nothing but methods: others may join them
-        kept += [method_row(name) for name in choice.methods if name not in listed]
+        kept += [Entry.model_validate(name) for name in choice.methods if name not in listed]
     if not kept:
         methods = sorted({str(entry.fields["method"]) for entry in grid.rows if "method" in entry.fields})
         raise UserError(f"--methods: {grid.name} has rows of {', '.join(methods)} only.")

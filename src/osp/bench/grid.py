@@ -19,9 +19,9 @@ from collections.abc import Collection, Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from osp.errors import UserError, short, suggest
 from osp.plugins import same_path
@@ -57,6 +57,19 @@ NEITHER = ("angle", "interclass_variance", "purity", "recall")
 """Neither is better: nothing is bold."""
 
 
+def check_measure(name: str) -> str:
+    """A number of result.json: by name, or `scores.NAME.auroc`, `other_ood.NAME.fpr95`."""
+    group, _, rest = name.partition(".")
+    if name in MEASURES or (group in ("scores", "other_ood") and rest.endswith((".auroc", ".fpr95"))):
+        return name
+    raise ValueError(
+        f"unknown measure {short(name)}.{suggest(name, MEASURES)} Also scores.NAME.auroc and other_ood.NAME.fpr95"
+    )
+
+
+Measure = Annotated[str, AfterValidator(check_measure)]
+
+
 class Entry(BaseModel):
     """A row or a setting: its name and the fields of the recipe that make it."""
 
@@ -65,6 +78,13 @@ class Entry(BaseModel):
     name: str
     published: bool = False
     """Known from a publication only; never run."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        """A plain name is a row of that method; a row without a name is called after its method and options."""
+        given = {"method": value} if isinstance(value, str) else value
+        return {"name": row_name(given), **given} if isinstance(given, dict) and "method" in given else given
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -86,7 +106,7 @@ class Paper(BaseModel):
 
 
 class Remark(BaseModel):
-    """A note under the table, shown where it applies."""
+    """A note under the table, shown where it applies; a plain text always does."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -95,6 +115,11 @@ class Remark(BaseModel):
     """Rows and data sets that it is about: shown only with all of them."""
     published: bool = False
     """About the published numbers: shown only beside some."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain(cls, value: Any) -> Any:
+        return {"text": value} if isinstance(value, str) else value
 
 
 class Grid(BaseModel):
@@ -107,8 +132,8 @@ class Grid(BaseModel):
     about: str = ""
     aliases: tuple[str, ...] = ()
     kind: Literal["table", "figure", "settings"] = "table"
-    measure: str = "accuracy"
-    also: tuple[str, ...] = ()
+    measure: Measure = "accuracy"
+    also: tuple[Measure, ...] = ()
     methods: tuple[str, ...] = ()
     rows: tuple[Entry, ...] = ()
     datasets: tuple[str, ...] = ()
@@ -118,32 +143,6 @@ class Grid(BaseModel):
     fields: dict[str, Any] = Field(default_factory=dict)
     paper: Paper = Field(default_factory=Paper)
     notes: tuple[Remark, ...] = ()
-
-    @field_validator("rows", "settings", mode="before")
-    @classmethod
-    def _named(cls, value: Any) -> Any:
-        """A plain name is a row of that method; a row without a name is called after its method and options."""
-        if not isinstance(value, list | tuple):
-            return value
-        plain = [{"method": each} if isinstance(each, str) else each for each in value]
-        return [
-            {"name": row_name(each), **each} if isinstance(each, dict) and "method" in each else each for each in plain
-        ]
-
-    @field_validator("notes", mode="before")
-    @classmethod
-    def _plain(cls, value: Any) -> Any:
-        """A plain text is a note that always applies."""
-        if not isinstance(value, list):
-            return value
-        return [{"text": each} if isinstance(each, str) else each for each in value]
-
-    @field_validator("measure", "also")
-    @classmethod
-    def _known(cls, value: Any) -> Any:
-        for each in (value,) if isinstance(value, str) else value:
-            check_measure(each)
-        return value
 
     @field_validator("ratios", "lengths")
     @classmethod
@@ -155,11 +154,7 @@ class Grid(BaseModel):
     @property
     def entries(self) -> tuple[Entry, ...]:
         """The rows, whichever way the file gives them."""
-        return self.rows or tuple(method_row(name) for name in self.methods)
-
-
-def method_row(name: str) -> Entry:
-    return Entry(name=name, method=name)
+        return self.rows or tuple(map(Entry.model_validate, self.methods))
 
 
 def row_name(fields: Mapping[str, Any]) -> str:
@@ -280,13 +275,3 @@ def without_code(fields: Mapping[str, Any], trusted: Collection[str] = ()) -> No
                 f"it names the {NAMED[key]} file {name}, and files do not say which code is run. If you trust it, "
                 f"name it yourself: {how}{'' if how.endswith('=') else ' '}{name}"
             )
-
-
-def check_measure(name: str) -> str:
-    """A number of result.json: by name, or `scores.NAME.auroc`, `other_ood.NAME.fpr95`."""
-    group, _, rest = name.partition(".")
-    if name in MEASURES or (group in ("scores", "other_ood") and rest.endswith((".auroc", ".fpr95"))):
-        return name
-    raise ValueError(
-        f"unknown measure {short(name)}.{suggest(name, MEASURES)} Also scores.NAME.auroc and other_ood.NAME.fpr95"
-    )
