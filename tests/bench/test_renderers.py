@@ -118,7 +118,7 @@ def test_budgets_say_what_was_spent_and_what_validation_images_are_for(tmp_path:
 
 
 def test_every_form_is_written(tmp_path: Path) -> None:
-    paths = write(grid(), "", [filled(tmp_path, (1.0,))], [], tmp_path / "out")
+    paths = write([filled(tmp_path, (1.0,))], [], tmp_path / "out")
     assert [path.name for path in paths] == ["mine.md", "mine.csv", "mine.json", "mine.tex", "mine.html"]
     assert all(path.stat().st_size for path in paths)
 
@@ -233,6 +233,6 @@ def test_showing_a_store_runs_no_method_file_that_a_stored_plan_names(tmp_path: 
         changed = run.plan.changed(method=str(tmp_path / "payload.py"), method_content=None)
         run.folder.plan.write_text(changed.dump())
     table = fill(Store(tmp_path / "store"), table)
-    assert len(write(grid(), "", [table], [], tmp_path / "out")) == 5
+    assert len(write([table], [], tmp_path / "out")) == 5
     assert budgets(table)[0].validation == "10 per class: nothing"
     assert not ran.exists()

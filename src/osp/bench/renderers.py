@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from osp.bench.cells import Table
-from osp.bench.grid import Grid
 from osp.bench.numbers import TEST, bold, budgets, differences
 from osp.bench.sheets import Sheet, against_sheet, legend, numbers_sheet, sheets_of
 from osp.errors import UserError, printable
@@ -21,7 +20,6 @@ from osp.tables import defused
 if TYPE_CHECKING:
     import rich.console
 
-PICTURES = {".png": "image/png", ".svg": "image/svg+xml"}
 MARKDOWN = str.maketrans({"|": "\\|", "<": "&lt;", "[": "\\["})
 TEX = str.maketrans(
     {char: f"\\{char}" for char in "&%$#_{}"}
@@ -30,19 +28,18 @@ TEX = str.maketrans(
 )
 
 
-def write(
-    grid: Grid, about: str, tables: Sequence[Table], pictures: Sequence[Path], out: Path, base: str | None = None
-) -> list[Path]:
+def write(tables: Sequence[Table], pictures: Sequence[Path], out: Path, base: str | None = None) -> list[Path]:
     """NAME.md, NAME.csv, NAME.json and NAME.tex in a folder, where there are numbers, and NAME.html."""
     make_folder(out)
-    sheets, problems, texts = [], [], {}
-    if tables:
-        sheets, problems = sheets_of(tables, base), tables[0].problems
-        texts["md"] = markdown(grid.title, about, sheets)
+    table, grid = tables[0], tables[0].grid
+    sheets = sheets_of(tables, base) if table.cells else []
+    texts = {}
+    if table.cells:
+        texts["md"] = markdown(grid.title, table.about, sheets)
         texts["csv"] = as_csv(tables, base)
         texts["json"] = as_json(tables, base)
         texts["tex"] = latex(tables, base)
-    texts["html"] = page(grid.title, about, sheets, pictures, problems)
+    texts["html"] = page(grid.title, table.about, sheets, pictures, table.problems)
     for ending, text in texts.items():
         write_text(out / f"{grid.name}.{ending}", text)
     return [out / f"{grid.name}.{ending}" for ending in texts]
@@ -207,32 +204,17 @@ def _tex(text: str) -> str:
 def page(
     title: str, about: str, sheets: Sequence[Sheet], pictures: Sequence[Path] = (), problems: Iterable[str] = ()
 ) -> str:
-    """Tables and a figure in one self-contained HTML file."""
-    shown = [picture(path) for path in preferred(pictures)]
+    """Tables and a figure in one self-contained HTML file; of its pictures those that are SVG."""
+    shown = [picture(path) for path in pictures if path.suffix == ".svg"]
     figure = {"title": printable(title), "caption": printable(about), "pictures": shown}
     return render(
         "bench",
         title=printable(title),
         introduction=[printable(about)],
         tables=sheets,
-        figures=[figure] if pictures else [],
+        figures=[figure] if shown else [],
         notes=list(map(printable, problems)),
     )
-
-
-def preferred(files: Sequence[Path]) -> list[Path]:
-    """Of files that differ in their ending only, the SVG; in the order they came.
-
-    >>> preferred([Path("a.png"), Path("a.svg"), Path("b.png")])
-    [PosixPath('a.svg'), PosixPath('b.png')]
-    """
-    chosen: dict[Path, Path] = {}
-    for path in files:
-        if path.suffix not in PICTURES:
-            raise UserError(f"{path} is no picture that a page can show: PNG or SVG.")
-        if path.with_suffix("") not in chosen or path.suffix == ".svg":
-            chosen[path.with_suffix("")] = path
-    return list(chosen.values())
 
 
 def picture(path: Path) -> dict[str, str]:
@@ -241,5 +223,5 @@ def picture(path: Path) -> dict[str, str]:
         content = path.read_bytes()
     except OSError as error:
         raise UserError(f"Cannot read the figure {path}: {error.strerror or error}.") from None
-    photographs = path.suffix == ".png" or b"<image" in content
-    return {"source": data_url(content, PICTURES[path.suffix]), "kind": "picture" if photographs else "drawing"}
+    kind = "picture" if b"<image" in content else "drawing"
+    return {"source": data_url(content, "image/svg+xml"), "kind": kind}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from osp.cli.bench import measuring, running, store
-from osp.cli.text import console, plain
+from osp.cli.bench import options, running, store
+from osp.cli.text import console, plain, say, tell
 
 
 class Tables(TyperGroup):
@@ -51,17 +53,51 @@ def with_address(words: list[str]) -> list[str]:
     return found
 
 
-app = typer.Typer(
-    cls=Tables,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = typer.Typer(cls=Tables, context_settings={"help_option_names": ["-h", "--help"]})
 
 app.command(hidden=True)(running.run)
 app.command("list")(store.list_tables)
 app.command()(store.status)
 app.command()(store.export)
-app.command()(measuring.speed)
-app.command()(measuring.cost)
+
+
+@app.command()
+def speed(
+    out: Annotated[Path, typer.Option(help="Folder for speed.json and speed.png.")] = options.DEFAULT_OUT,
+    network: Annotated[list[str] | None, typer.Option(help="cnn or wrn-28-2; repeatable; both if not given.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Repetitions; the table shows their median.")] = 5,
+    growth: Annotated[bool, typer.Option(help="Also measure by batch size, classes and size of the pool.")] = True,
+) -> None:
+    """What a step of OSP costs, against its bare computation and against published code. Takes some minutes.
+
+    Example: `osp bench speed --network cnn --no-growth`
+    """
+    from osp.bench import speed
+    from osp.bench.workload import CASES
+
+    _report(speed.speed(network or list(CASES), repeats, out, growth, tell), speed.speed_tables)
+    say(f"\n{out / 'speed.json'}   {out / 'speed.png'}")
+
+
+@app.command()
+def cost(
+    methods: Annotated[list[str] | None, typer.Argument(help="Methods; all if not given.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for cost.json.")] = options.DEFAULT_OUT,
+    repeats: Annotated[int, typer.Option(min=1, help="Repetitions; the table shows their median.")] = 5,
+) -> None:
+    """What a step of each method costs, in images and in time relative to Supervised.
+
+    Example: `osp bench cost fixmatch osp`
+    """
+    from osp.bench import speed
+
+    _report(speed.cost(methods or [], repeats, out, tell), speed.cost_table)
+    say(f"\n{out / 'cost.json'}")
+
+
+def _report(found: dict[str, Any], table: Callable[[dict[str, Any]], str]) -> None:
+    say("\n".join(f"{key}: {value}" for key, value in found["machine"].items()))
+    say(f"\n{table(found)}")
 
 
 @app.callback()

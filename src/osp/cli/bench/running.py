@@ -207,7 +207,7 @@ def show(tables: list[Table], out: Path, shown: int, base: str | None = None) ->
         for problem in table.problems:
             complain(problem)
     pictures = _draw(table, out) if grid.kind == "figure" else []
-    files = renderers.write(grid, table.about, tables if table.cells else [], pictures, out, base)
+    files = renderers.write(tables, pictures, out, base)
     say("\n" + "   ".join(map(str, [*files[:-1], *pictures, files[-1]])))
 
 
