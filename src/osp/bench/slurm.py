@@ -13,6 +13,7 @@ next array.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 import shlex
@@ -52,39 +53,38 @@ def submit(script: Path) -> str | None:
 
 
 def write_array(store: Store, jobs: Sequence[Job], name: str, cpus: int, gpus: float | None, at_once: int) -> Path:
-    """The list of runs and the script, under a name that tells them from other lists."""
+    """The list of runs and the script, under a name that tells them from other lists.
+
+    Partition, account and time are the user's to say: by SBATCH_PARTITION and the like.
+    """
     if re.search(r'["\\\x00-\x1f]', str(store.root)):
         raise UserError(f"The store {str(store.root)!r} has a quote, \\ or line break in it; name another --store.")
     folder = store.root / ".slurm"
     store.create()
     make_folder(folder)
-    lines = "".join(job.anywhere().model_dump_json() + "\n" for job in jobs)
+    runs = "".join(job.anywhere().model_dump_json() + "\n" for job in jobs)
     plain = re.sub(r"[^A-Za-z0-9_.]+", "-", name).strip("-.") or "table"
-    stem = f"{plain}-{hashlib.blake2b(lines.encode(), digest_size=4).hexdigest()}"
+    stem = f"{plain}-{hashlib.blake2b(runs.encode(), digest_size=4).hexdigest()}"
     listed, script = folder / f"{stem}.jsonl", folder / f"{stem}.sh"
-    write_text(listed, lines)
-    write_text(script, script_text(store, listed, plain, min(len(jobs), LARGEST_ARRAY), cpus, gpus, at_once))
-    os.chmod(script, 0o755)
-    return script
-
-
-def script_text(store: Store, listed: Path, name: str, tasks: int, cpus: int, gpus: float | None, at_once: int) -> str:
-    """A batch script. Partition, account and time are the user's to say: by SBATCH_PARTITION and the like."""
-    limit = f"%{at_once}" if 1 < at_once < tasks else ""
+    write_text(listed, runs)
+    tasks = min(len(jobs), LARGEST_ARRAY)
     log = str(store.logs / "slurm-").replace("%", "%%") + "%A_%a.log"
+    command = [*python(), "-m", "osp.bench.slurm", str(store.root), str(listed), str(cpus)]
     lines = [
         "#!/bin/bash",
-        f"#SBATCH --job-name=osp-{name}",
-        f"#SBATCH --array=0-{tasks - 1}{limit}",
+        f"#SBATCH --job-name=osp-{plain}",
+        f"#SBATCH --array=0-{tasks - 1}" + (f"%{at_once}" if 1 < at_once < tasks else ""),
         f"#SBATCH --cpus-per-task={cpus}",
-        *([f"#SBATCH --gpus={-(-gpus // 1):.0f}"] if gpus else []),
+        *([f"#SBATCH --gpus={math.ceil(gpus)}"] if gpus else []),
         f'#SBATCH --output="{log}"',
         "#SBATCH --requeue",
         f"#SBATCH --signal=B:TERM@{WARNING}",
         f"cd {shlex.quote(os.getcwd())}",
+        f"exec {shlex.join(command)}",
     ]
-    command = [*python(), "-m", "osp.bench.slurm", str(store.root), str(listed), str(cpus)]
-    return "\n".join([*lines, f"exec {shlex.join(command)}", ""])
+    write_text(script, "".join(f"{line}\n" for line in lines))
+    os.chmod(script, 0o755)
+    return script
 
 
 def main() -> int:

@@ -150,8 +150,12 @@ class Store:
         current = self._read(self.folder_for(plan, keys), plan, keys)
         if current is not None:
             return current
-        others = (self._read(folder, plan, keys) for folder in self._older(plan))
-        return next((run for run in others if run is not None), None)
+        stems = {name.rpartition("-")[0] for name in names_of(plan)}  # by other versions or on other images
+        place = {name: number for number, name in enumerate(self.lines())}  # lines come last
+        others = [name for name in self.names() if any(name.startswith(f"{stem}-h") for stem in stems)]
+        others.sort(key=lambda name: (_stamp(self._named(name).result)[2], place.get(name, 0)), reverse=True)
+        found = (self._read(self._named(name), plan, keys) for name in others)
+        return next((run for run in found if run is not None), None)
 
     def status(self, plan: Plan, keys: Mapping[str, str] | None = None) -> Status:
         """`finished` only where all that the plan asks for was tested; `stale` where only such a result is there."""
@@ -184,14 +188,6 @@ class Store:
             with contextlib.suppress(UserError):
                 if (run := self._read(self._named(name))) is not None:
                     yield run
-
-    def _older(self, plan: Plan) -> list[RunFolder]:
-        """Runs of the same identity by other versions or on other images, the newest first; lines come last."""
-        stems = {name.rpartition("-")[0] for name in names_of(plan)}
-        place = {name: number for number, name in enumerate(self.lines())}
-        chosen = [name for name in self.names() if any(name.startswith(f"{stem}-h") for stem in stems)]
-        newest = sorted(chosen, key=lambda n: (_stamp(self._named(n).result)[2], place.get(n, 0)), reverse=True)
-        return [self._named(name) for name in newest]
 
     def _read(self, folder: RunFolder, plan: Plan | None = None, keys: Mapping[str, str] | None = None) -> Run | None:
         result = folder.read_result()

@@ -104,7 +104,9 @@ def run(
         with _executor(kept, wanted, jobs, ray, cpus, gpus) as (executor, at_a_time):
             outcome = _carry_out(kept, wanted, executor, at_a_time)
     for table in tables:
-        shown = measures or (table.grid.measure, *table.grid.also, *_other_measures(table))
+        unseen = dict.fromkeys(name for plan in table.plans for name in plan.test_ood)  # OOD sets not in the pool
+        others = (f"other_ood.{name}.{kind}" for name in unseen for kind in ("auroc", "fpr95"))
+        shown = measures or (table.grid.measure, *table.grid.also, *others)
         filled = fill(kept, table, keys)
         show([replace(filled, measure=each) for each in shown], target, len(measures), against)
     options.tell_problems(kept)
@@ -113,12 +115,6 @@ def run(
         raise typer.Exit(130)
     if outcome is not None and outcome.failed:
         raise typer.Exit(1)
-
-
-def _other_measures(table: Table) -> list[str]:
-    """A column for each OOD set that was not in the pool."""
-    names = dict.fromkeys(name for plan in table.plans for name in plan.test_ood)
-    return [f"other_ood.{name}.{kind}" for name in names for kind in ("auroc", "fpr95")]
 
 
 def _carry_out(store: Store, wanted: list[Job], executor: Executor, at_a_time: int) -> Outcome:
