@@ -6,6 +6,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -98,24 +99,20 @@ class Expected:
     def __init__(self, store: Store) -> None:
         found = ((run.plan, run.number("steps"), run.number("seconds")) for run in store.runs())
         self._known = [(plan, steps, seconds) for plan, steps, seconds in found if steps and seconds]
-        self._measured: dict[tuple[str, str], float] = {}
 
     def seconds(self, plan: Plan) -> float:
         """Of one run. Runs much shorter than it tell nothing: they spend their time on the final test."""
-        key = (plan.data, plan.network)
         similar = [
             (other, seconds / steps)
             for other, steps, seconds in self._known
-            if (other.data, other.network) == key and steps >= plan.steps / SHORTEST
+            if (other.data, other.network) == (plan.data, plan.network) and steps >= plan.steps / SHORTEST
         ]
         if exact := [each for other, each in similar if other.method == plan.method]:
             return START + statistics.median(exact) * plan.steps
         if similar:
             image = statistics.median(each / images(other) for other, each in similar)
         else:
-            if key not in self._measured:
-                self._measured[key] = seconds_per_image(plan)
-            image = self._measured[key]
+            image = seconds_per_image(plan.network, SHAPES.get(plan.data, (3, 32, 32)))
         return START + image * images(plan) * plan.steps
 
     def total(self, plans: Iterable[Plan], workers: int) -> float:
@@ -127,14 +124,14 @@ def images(plan: Plan) -> float:
     return float(plan.options.get("batch", 64)) * (1.0 if plan.method == "supervised" else USUAL_PASSES)
 
 
-def seconds_per_image(plan: Plan) -> float:
+@cache
+def seconds_per_image(network: str, shape: tuple[int, int, int]) -> float:
     """One image forward and backward through the network on one core, in processor time: other load does not count."""
     import torch
 
     from osp.nets import build_network
 
-    shape = SHAPES.get(plan.data, (3, 32, 32))
-    net = build_network(plan.network, shape, 10)
+    net = build_network(network, shape, 10)
     batch = torch.zeros(64, *shape)
     threads, taken = torch.get_num_threads(), []
     torch.set_num_threads(1)  # several would wait for one another where the cores are not free
