@@ -12,12 +12,15 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from helpers.stores import plan_of
-from osp.bench.on_ray import carry_out, check_answers, proof_in, take_in
+from helpers.stores import finished, plan_of
+from osp.bench.executors import run_jobs
+from osp.bench.jobs import jobs_for
+from osp.bench.on_ray import Nodes, carry_out, check_answers, proof_in, take_in
 from osp.bench.store import Store
 from osp.bench.worker import DONE, FAILED, Ended
 from osp.errors import UserError
@@ -158,3 +161,52 @@ def test_the_command_says_that_no_ray_answers_and_ends(tmp_path: Path) -> None:
     installed = importlib.util.find_spec("ray") is not None
     assert ("no Ray answers there" if installed else "[ray]'") in log
     assert "Traceback" not in log
+
+
+class StandIn:
+    """Stands for Ray: a task is done at once, in this process, or lost with its node."""
+
+    class exceptions:
+        RayError = type("RayError", (Exception,), {})
+        TaskCancelledError = type("TaskCancelledError", (RayError,), {})
+        RayTaskError = type("RayTaskError", (RayError,), {})
+
+    def __init__(self, *ends: Any) -> None:
+        self.ends = list(ends)
+        self.given: list[tuple[Any, ...]] = []
+
+    def remote(self, **needs: Any) -> Any:
+        return lambda function: self
+
+    def options(self, name: str) -> Any:
+        def begin(*given: Any) -> int:
+            self.given.append(given)
+            return len(self.given)
+
+        return SimpleNamespace(remote=begin)
+
+    def wait(self, tasks: list[int], num_returns: int, timeout: float) -> tuple[list[int], list[int]]:
+        return tasks, []
+
+    def get(self, task: int) -> Any:
+        end = self.ends.pop(0)
+        if isinstance(end, Exception):
+            raise end
+        return end
+
+
+def test_a_lost_node_is_told_and_its_run_started_again(tmp_path: Path) -> None:
+    store, plan = Store(tmp_path / "store"), plan_of(steps=7)
+    (job,) = jobs_for(store, [plan])
+    elsewhere = Store(tmp_path / "elsewhere")
+    folder = finished(elsewhere, plan)
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    ray = StandIn(StandIn.exceptions.RayError(), Ended(DONE, files=files, log="said\n"))
+    said: list[str] = []
+    outcome = run_jobs(store, [job], Nodes(ray, store, "", 3, 0.0), said.append, lambda jobs: "")
+    assert outcome.finished == [job.name]
+    assert store.status(plan) == "finished"
+    assert store.log(job.name).read_text() == "said\n"
+    assert said[1] == f"{job.name}: its node was lost (RayError); it is started again (1 of 5 times)"
+    assert said[2] == f"1/1 {job.name}: done"
+    assert [given[3] for given in ray.given] == [job.anywhere().recipe(3)] * 2
