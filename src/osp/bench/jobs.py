@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from osp.bench.store import Store
 from osp.errors import UserError
+from osp.machine import duration
 from osp.plugins import plain_name
 from osp.recipe import Plan, Recipe
 from osp.recipe.code import as_fields, files_in
@@ -117,6 +118,10 @@ class Expected:
 
     def total(self, plans: Iterable[Plan], workers: int) -> float:
         return sum(map(self.seconds, plans)) / max(1, workers)
+
+    def told(self, plans: Sequence[Plan], workers: int) -> str:
+        """`11.1 h`; a dash for no runs."""
+        return duration(self.total(plans, workers)) if plans else "-"
 
 
 def images(plan: Plan) -> float:

@@ -22,21 +22,6 @@ if TYPE_CHECKING:
     from osp.bench.sheets import Sheet
     from osp.bench.store import Store
 
-DataDirOption = Annotated[str | None, typer.Option(help="Folder of the data; else OSP_DATA, else your cache folder.")]
-IdCountOption = Annotated[int | None, typer.Option(help="Unlabeled ID images, in place of a total.")]
-OodCountOption = Annotated[int | None, typer.Option(help="Unlabeled OOD images, in place of a ratio.")]
-TestOodOption = Annotated[str | None, typer.Option(help="Test on these OOD sets too: uniform,gaussian.")]
-ValOption = Annotated[int | None, typer.Option(help="Validation images per class; 0 for none.")]
-RayOption = Annotated[
-    str | None,
-    typer.Option(metavar="[ADDRESS]", help="Run on a Ray cluster: this machine's, or the one at HOST:PORT."),
-]
-SlurmOption = Annotated[bool, typer.Option("--slurm", help="Submit the missing runs to Slurm and return at once.")]
-CpusOption = Annotated[int, typer.Option(min=1, help="With --ray or --slurm: cores of each run.")]
-GpusOption = Annotated[
-    float | None, typer.Option(min=0, help="With --ray or --slurm: GPUs of each run; --ray takes one where there are.")
-]
-
 
 def run(
     names: options.Names = None,
@@ -48,16 +33,26 @@ def run(
     settings: options.Set = None,
     measure: Annotated[str | None, typer.Option(help="Numbers to show: accuracy,open_accuracy,...")] = None,
     against: Annotated[str | None, typer.Option(help="Also every row against this one, paired by seed.")] = None,
-    id_count: IdCountOption = None,
-    ood_count: OodCountOption = None,
-    val_per_class: ValOption = None,
-    test_ood: TestOodOption = None,
-    data_dir: DataDirOption = None,
+    id_count: Annotated[int | None, typer.Option(help="Unlabeled ID images, in place of a total.")] = None,
+    ood_count: Annotated[int | None, typer.Option(help="Unlabeled OOD images, in place of a ratio.")] = None,
+    val_per_class: Annotated[int | None, typer.Option(help="Validation images per class; 0 for none.")] = None,
+    test_ood: Annotated[str | None, typer.Option(help="Test on these OOD sets too: uniform,gaussian.")] = None,
+    data_dir: Annotated[
+        str | None, typer.Option(help="Folder of the data; else OSP_DATA, else your cache folder.")
+    ] = None,
     jobs: options.Jobs = 1,
-    ray: RayOption = None,
-    slurm: SlurmOption = False,
-    cpus: CpusOption = 1,
-    gpus: GpusOption = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="[ADDRESS]", help="Run on a Ray cluster: this machine's, or the one at HOST:PORT."),
+    ] = None,
+    slurm: Annotated[
+        bool, typer.Option("--slurm", help="Submit the missing runs to Slurm and return at once.")
+    ] = False,
+    cpus: Annotated[int, typer.Option(min=1, help="With --ray or --slurm: cores of each run.")] = 1,
+    gpus: Annotated[
+        float | None,
+        typer.Option(min=0, help="With --ray or --slurm: GPUs of each run; --ray takes one where there are."),
+    ] = None,
     store: options.StoreFolder = options.DEFAULT_STORE,
     out: Annotated[Path, typer.Option(help="Folder for tables, figures and the page.")] = options.DEFAULT_OUT,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and their state; run nothing.")] = False,
@@ -121,13 +116,12 @@ def _carry_out(store: Store, wanted: list[Job], executor: Executor, at_a_time: i
     """Run what is missing, and say what failed."""
     from osp.bench.executors import run_jobs
     from osp.bench.jobs import Expected
-    from osp.machine import duration
 
     expected = Expected(store)
 
     def left(waiting: list[Job]) -> str:
-        seconds = expected.total((job.plan for job in waiting), min(at_a_time, max(len(waiting), 1)))
-        return f", about {duration(seconds)} left" if waiting else ""
+        time = expected.told([job.plan for job in waiting], min(at_a_time, max(len(waiting), 1)))
+        return f", about {time} left" if waiting else ""
 
     outcome = run_jobs(store, wanted, executor, tell, left)
     for name, reason in outcome.failed.items():

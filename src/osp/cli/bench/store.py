@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,15 +31,17 @@ def list_tables(
 
     Example: `osp bench list --scale demo --datasets digits --seeds 0-4`
     """
+    from osp.bench.jobs import Expected
+
     kept = options.open_store(store)
-    time_left = _timer(kept, jobs)
+    expected = Expected(kept)
     rows: list[tuple[object, ...]] = []
     for table in options.tables_of(None, options.choice_of(scale, seeds, datasets=datasets)):
         grid, plans = table.grid, table.plans
         missing = [plan for plan in plans if kept.status(plan) != "finished"]
         also = f" Also: {', '.join(grid.aliases)}." if grid.aliases else ""
         state = f"{len(plans) - len(missing)}/{len(plans)}" if plans else "-"
-        rows.append((grid.name, state, time_left(missing), f"{grid.title}. {grid.about}{also}"))
+        rows.append((grid.name, state, expected.told(missing, jobs), f"{grid.title}. {grid.about}{also}"))
     console().print(columns(*rows, headings=("table", "done", "to do", "what it shows"), padding=(0, 1)))
     say("\nOther commands: `osp bench speed`, `osp bench cost`, `osp bench status`, `osp bench export`.")
 
@@ -60,8 +61,10 @@ def status(
 
     Example: `osp bench status table1 --scale demo --datasets digits --seeds 0-1`
     """
+    from osp.bench.jobs import Expected
+
     kept = options.open_store(store)
-    time_left = _timer(kept, jobs)
+    expected = Expected(kept)
     rows: list[tuple[object, ...]] = []
     failures: list[str] = []
     for table in options.tables_of(names, options.choice_of(scale, seeds, methods, datasets, ratios, settings)):
@@ -70,7 +73,7 @@ def status(
             continue
         counts = [sum(state == each for state in states.values()) for each in STATES]
         left = [plan for name, plan in plans.items() if states[name] != "finished"]
-        rows.append((table.grid.name, *counts, time_left(left)))
+        rows.append((table.grid.name, *counts, expected.told(left, jobs)))
         for name, plan in plans.items():
             if states[name] in ("failed", "damaged"):
                 failures.append(f"{name}: {states[name]}: {kept.failure(kept.folder_for(plan)) or DAMAGED}")
@@ -115,11 +118,13 @@ def export(
 
 def list_runs(store: Store, tables: list[Table], jobs: int) -> None:
     """What `--dry-run` shows."""
+    from osp.bench.jobs import Expected
+
     plans, states = _states(store, tables)
     rows = [(name, states[name], plan.network, f"{plan.steps:,} steps") for name, plan in plans.items()]
     console().print(columns(*rows))
     left = [plan for name, plan in plans.items() if states[name] != "finished"]
-    time = _timer(store, jobs)(left) if left else "nothing"
+    time = Expected(store).told(left, jobs) if left else "nothing"
     say(f"{len(plans)} runs, {len(plans) - len(left)} done; to do: {time}.")
 
 
@@ -127,12 +132,3 @@ def _states(store: Store, tables: list[Table]) -> tuple[dict[str, Plan], dict[st
     """The runs of tables by name, each once, and their states."""
     plans = {store.folder_for(plan).path.name: plan for table in tables for plan in table.plans}
     return plans, {name: store.status(plan) for name, plan in plans.items()}
-
-
-def _timer(store: Store, jobs: int) -> Callable[[list[Plan]], str]:
-    """Tells how long runs will take."""
-    from osp.bench.jobs import Expected
-    from osp.machine import duration
-
-    expected = Expected(store)
-    return lambda plans: duration(expected.total(plans, jobs)) if plans else "-"
