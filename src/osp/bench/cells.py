@@ -45,6 +45,8 @@ STALE = "stale"
 NO_NUMBER = "-"
 """Run, but not a number that such a method has: the purity of a partition that it does not make."""
 
+NO_SETTING = Entry(name="")
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -140,11 +142,11 @@ class Table:
 def expand(grid: Grid, choice: Choice) -> Table:
     """Every cell with its plans."""
     check_names(grid, choice)
-    entries, columns = chosen_rows(grid, choice), chosen_columns(grid, choice)
-    pairs = product(entries, columns) if grid.kind != "settings" else ()
-    cells = tuple(make_cell(grid, choice, entry, *column) for entry, column in pairs)
-    rows, names = (entry.name for entry in entries), (name for name, _ in columns)
-    return Table(grid, choice, tuple(rows), tuple(names), cells, grid.measure)
+    rows, columns = chosen_rows(grid, choice), chosen_columns(grid, choice)
+    pairs = product(rows, columns) if grid.kind != "settings" else ()
+    cells = tuple(make_cell(grid, choice, row, column) for row, column in pairs)
+    row_names, column_names = (tuple(entry.name for entry in entries) for entries in (rows, columns))
+    return Table(grid, choice, row_names, column_names, cells, grid.measure)
 
 
 def check_names(grid: Grid, choice: Choice) -> None:
@@ -186,54 +188,51 @@ def chosen_rows(grid: Grid, choice: Choice) -> list[Entry]:
     return kept
 
 
-def chosen_columns(grid: Grid, choice: Choice) -> list[tuple[str, dict[str, Any]]]:
-    """Name and fields of each column; `published: True` among the fields where it is never run."""
+def chosen_columns(grid: Grid, choice: Choice) -> list[Entry]:
+    """The columns; `length` among their fields is a share of the steps."""
+    settings, datasets = list(grid.settings), choice.datasets or grid.datasets or (None,)
     fixed = [setting for setting in grid.settings if "data" in setting.fields or setting.published]
     if fixed and choice.datasets:
         settings = [each for each in grid.settings if each.fields.get("data") in choice.datasets]
+        datasets = (None,)
         if not settings:
             have = sorted({str(each.fields["data"]) for each in fixed if "data" in each.fields})
             raise UserError(f"--datasets: {grid.name} is about {', '.join(have)} only.")
-        datasets: Sequence[str | None] = [None]
-    else:
-        settings = list(grid.settings)
-        datasets = choice.datasets or grid.datasets or [None]
     ratios: Sequence[float | None] = choice.ratios or grid.ratios or [None]
     columns = []
-    each_setting: Sequence[Entry | None] = settings or [None]
-    for data, setting, ratio, length in product(datasets, each_setting, ratios, grid.lengths or [None]):
+    for data, setting, ratio, length in product(datasets, settings or [NO_SETTING], ratios, grid.lengths or [None]):
         words = [
-            data if data is not None and (data,) != grid.datasets else None,
-            setting.name if setting is not None else None,
+            data if (data,) != grid.datasets else None,
+            setting.name,
             f"{ratio:g}" if ratio is not None and (ratio,) != grid.ratios else None,
             f"{length:.0%} of the steps" if length is not None else None,
         ]
-        fields: dict[str, Any] = {} if setting is None else {**setting.fields, "published": setting.published}
+        name = " ".join(word for word in words if word) or data or "all"
         given = {"data": data, "ood_ratio": ratio, "length": length}
-        fields |= {key: value for key, value in given.items() if value is not None}
-        columns.append((" ".join(word for word in words if word) or data or "all", fields))
+        fields = setting.fields | {key: value for key, value in given.items() if value is not None}
+        columns.append(Entry(name=name, published=setting.published, **fields))
     return columns
 
 
-def make_cell(grid: Grid, choice: Choice, entry: Entry, column: str, column_fields: dict[str, Any]) -> Cell:
+def make_cell(grid: Grid, choice: Choice, row: Entry, column: Entry) -> Cell:
     """The plans of one cell, made to fit the data, and in which ways they are not the paper's."""
-    paper = grid.paper.value(entry.name, column)
-    options = {**grid.fields.get("options", {}), **entry.fields.get("options", {})}
-    fields = {**grid.fields, **column_fields, **entry.fields, **choice.fields}
+    paper = grid.paper.value(row.name, column.name)
+    if row.published or column.published:
+        return Cell(row.name, column.name, paper=paper, problem="published number only")
+    options = {**grid.fields.get("options", {}), **row.fields.get("options", {})}
+    fields = {**grid.fields, **column.fields, **row.fields, **choice.fields}
     fields |= {"scale": choice.scale, "options": options}
-    length, published = fields.pop("length", None), fields.pop("published", False)
-    if published or entry.published:
-        return Cell(entry.name, column, paper=paper, problem="published number only")
+    length = fields.pop("length", None)
     if ("id_count" in choice.fields or "ood_count" in choice.fields) and "ood_ratio" not in choice.fields:
         fields.pop("ood_ratio", None)  # numbers of images take the place of the ratio
     fields = apply_assignments(fields, list(choice.settings))
     try:
         plan, unlike = fitted(Recipe(**{**fields, "seed": choice.seeds[0]}), length)
     except UserError as error:
-        raise UserError(f"{grid.name}, {entry.name}, {column}: {error}") from None
+        raise UserError(f"{grid.name}, {row.name}, {column.name}: {error}") from None
     # nothing but the seed depends on the seed
     plans = tuple(plan.changed(seed=seed, recipe={**plan.recipe, "seed": seed}) for seed in choice.seeds)
-    return Cell(entry.name, column, plans, paper, unlike)
+    return Cell(row.name, column.name, plans, paper, unlike)
 
 
 def fitted(recipe: Recipe, length: float | None) -> tuple[Plan, tuple[str, ...]]:
