@@ -9,32 +9,28 @@ from __future__ import annotations
 from osp.methods.base import Published
 
 OLIVER = "Oliver et al. 2018; the OSP paper does not state its recipe"
-
-OPTIMIZER = {
-    "optimizer": Published("adam", OLIVER),
-    "schedule": Published("steps", OLIVER),
-    "drops": Published((0.8,), OLIVER),
-    "drop_factor": Published(0.2, OLIVER),
-    "weight_decay": Published(0.0, OLIVER),
-}
+RECIPE = Published.all(
+    OLIVER, optimizer="adam", schedule="steps", drops=(0.8,), drop_factor=0.2, weight_decay=0.0, input_noise=0.15
+)
 SEMI_SUPERVISED = {
+    **RECIPE,
     "batch": Published(50, f"{OLIVER} (100 images per step, half of them labeled)"),
     "mu": Published(1, OLIVER),
-    **OPTIMIZER,
+    "ramp": Published(0.4, f"{OLIVER}: 200,000 of 500,000"),
 }
+
+
+def t2t_optimizer(source: str) -> dict[str, Published]:
+    """The optimizer of T2T's release, which has other methods besides."""
+    optimizer = Published.all(source, optimizer="sgd", momentum=0.9, nesterov=True, weight_decay=5e-4, decay_all=True)
+    return optimizer | Published.all(source, batch=64, mu=5, lr=0.03, schedule="cosine-7/16")
 
 
 def fixmatch_optimizer(source: str, cifar100_decay: float | None = None) -> dict[str, Published]:
     """FixMatch's optimizer, as a release that takes it over states it; its weight decay on CIFAR-100 may be another."""
     decay_by_data = {} if cifar100_decay is None else {"cifar100": cifar100_decay}
     return {
-        "batch": Published(64, source),
-        "optimizer": Published("sgd", source),
-        "lr": Published(0.03, source),
-        "momentum": Published(0.9, source),
-        "nesterov": Published(True, source),
+        **Published.all(source, batch=64, optimizer="sgd", lr=0.03, momentum=0.9, nesterov=True, decay_all=False),
         "weight_decay": Published(5e-4, source, decay_by_data),
-        "decay_all": Published(False, source),
-        "schedule": Published("cosine-7/16", source),
-        "ema": Published(0.999, source),
+        **Published.all(source, schedule="cosine-7/16", ema=0.999),
     }

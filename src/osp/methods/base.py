@@ -137,6 +137,11 @@ class Published:
         """
         return self.value if data is None else self.by_data.get(data, self.value)
 
+    @classmethod
+    def all(cls, source: str, **values: Any) -> dict[str, Published]:
+        """Values of several options that one source gives."""
+        return {name: cls(value, source) for name, value in values.items()}
+
 
 class Method(nn.Module):
     """Base of all methods: holds the network, declares nothing but a supervised default.

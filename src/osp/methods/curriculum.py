@@ -94,16 +94,10 @@ class Curriculum(Method):
     paper_steps = 215_000  # 6 cycles of 750 passes over 4,000 + c · 8,200 images of CIFAR-10 in batches of 512
     paper_data = ("cifar10",)
     paper = {  # noqa: RUF012
-        "batch": Published(256, f"{RELEASE}: 512 images of both kinds a step"),
-        "mu": Published(1, f"{RELEASE}: 512 images of both kinds a step"),
-        "optimizer": Published("sgd", RELEASE),
-        "lr": Published(0.1, RELEASE),
-        "momentum": Published(0.9, RELEASE),
-        "nesterov": Published(True, RELEASE),
-        "weight_decay": Published(5e-4, RELEASE),
+        **Published.all(f"{RELEASE}: 512 images of both kinds a step", batch=256, mu=1),
+        **Published.all(RELEASE, optimizer="sgd", lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4, mixup=1.0),
         "schedule": Published("cosine", f"{RELEASE}: to 0 at epoch 750 of each cycle"),
         "admission": Published(0.2, "paper"),
-        "mixup": Published(1.0, RELEASE),
         "average": Published(0.73, f"{RELEASE}: from epoch 200 of 750"),
     }
     best_accuracy: Tensor

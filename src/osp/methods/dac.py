@@ -103,23 +103,14 @@ class DAC(Method):
     paper_steps = 2**18
     paper: ClassVar[dict[str, Published]] = {
         **fixmatch_optimizer(RELEASE, cifar100_decay=1e-3),
-        "mu": Published(7, RELEASE),
-        "heads": Published(10, RELEASE),
-        "projection": Published(128, RELEASE),
-        "threshold": Published(0.95, RELEASE),
-        "head_threshold": Published(0.95, RELEASE),
-        "unlabeled_weight": Published(1.0, RELEASE),
-        "head_weight": Published(1.0, RELEASE),
+        **Published.all(RELEASE, mu=7, heads=10, projection=128, threshold=0.95, head_threshold=0.95),
+        **Published.all(RELEASE, unlabeled_weight=1.0, head_weight=1.0, open_weight=1.5),
+        **Published.all(RELEASE, decay=0.9, sharpness=1.5, temperature=0.1, memory_batches=256),
         "diversity_weight": Published(
             0.05, f"{RELEASE}, tuned after the paper's tables were made; 0.1 on CIFAR-100", {"cifar100": 0.1}
         ),
-        "open_weight": Published(1.5, RELEASE),
         "start": Published(1 / 256, f"{RELEASE}: the first of 256 epochs"),
-        "decay": Published(0.9, RELEASE),
-        "sharpness": Published(1.5, RELEASE),
         "threshold_every": Published(2**-18, f"{RELEASE}: at each step"),
-        "temperature": Published(0.1, RELEASE),
-        "memory_batches": Published(256, RELEASE),
     }
     otsu: Tensor
 

@@ -118,20 +118,14 @@ class DS3L(Method):
     paper_steps = 200_000
     paper_data = ("mnist", "cifar10")
     paper = {  # noqa: RUF012
-        "batch": Published(50, RELEASE),
-        "mu": Published(1, RELEASE),
+        **Published.all(RELEASE, batch=50, mu=1, weight_decay=0.0, unlabeled_weight=10.0, ramp=1.0),
+        **Published.all(RELEASE, weight_lr=6e-5, hidden=100),
         "optimizer": Published("sgd", f"{RELEASE}, MNIST", dict.fromkeys(CIFAR, "adam")),
         "lr": Published(1e-3, f"{RELEASE}, MNIST, for raw pixels of 0 to 255", dict.fromkeys(CIFAR, 3e-4)),
-        "momentum": Published(0.0, f"{RELEASE}, MNIST"),
-        "nesterov": Published(False, f"{RELEASE}, MNIST"),
-        "weight_decay": Published(0.0, RELEASE),
+        **Published.all(f"{RELEASE}, MNIST", momentum=0.0, nesterov=False),
         "schedule": Published("constant", f"{RELEASE}: its drop at 400,000 is never reached"),
         "labeled_weight": Published(0.5, f"{RELEASE}: the sum over the labeled half divided by the whole batch"),
-        "unlabeled_weight": Published(10.0, RELEASE),
-        "ramp": Published(1.0, RELEASE),
         "inner_lr": Published(1e-3, f"{RELEASE}, on MNIST for raw pixels of 0 to 255"),
-        "weight_lr": Published(6e-5, RELEASE),
-        "hidden": Published(100, RELEASE),
         "input_noise": Published(0.0, f"{RELEASE}, MNIST", dict.fromkeys(CIFAR, 0.15)),
     }
 

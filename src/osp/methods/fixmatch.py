@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from osp.methods._published import fixmatch_optimizer
 from osp.methods.base import Batch, Method, Options, Published, Step
 from osp.nets import Network
 
@@ -79,19 +80,10 @@ class FixMatch(Method):
     mechanism = ("mask_rate",)
     paper_data = ("cifar10", "cifar100", "stl10")
     paper = {  # noqa: RUF012
-        "batch": Published(64, FIXMATCH),
+        **fixmatch_optimizer(FIXMATCH, cifar100_decay=1e-3),
         "mu": Published(7, f"{FIXMATCH}; the OSP paper does not state it"),
-        "optimizer": Published("sgd", FIXMATCH),
-        "lr": Published(0.03, FIXMATCH),
-        "momentum": Published(0.9, FIXMATCH),
-        "nesterov": Published(True, "FixMatch release"),
-        "weight_decay": Published(5e-4, FIXMATCH, {"cifar100": 1e-3}),
-        "decay_all": Published(False, "FixMatch release"),
-        "schedule": Published("cosine-7/16", FIXMATCH),
-        "ema": Published(0.999, FIXMATCH),
-        "threshold": Published(0.95, FIXMATCH),
-        "unlabeled_weight": Published(1.0, FIXMATCH),
-        "joint_weak": Published(True, "FixMatch release"),
+        **Published.all("FixMatch release", nesterov=True, decay_all=False, joint_weak=True),
+        **Published.all(FIXMATCH, threshold=0.95, unlabeled_weight=1.0),
     }
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:

@@ -102,18 +102,12 @@ class IOMatch(Method):
     paper_data = ("cifar10", "cifar100")
     paper: ClassVar[dict[str, Published]] = {
         **fixmatch_optimizer(RELEASE),
-        "batch": Published(64, PAPER),
-        "mu": Published(7, PAPER),
         "weight_decay": Published(5e-4, f"{RELEASE}; 3e-4 on ImageNet-30", {"cifar100": 1e-3}),
-        "threshold": Published(0.95, PAPER),
-        "open_threshold": Published(0.5, PAPER),
-        "binary_weight": Published(1.0, PAPER),
-        "inlier_weight": Published(1.0, PAPER),
-        "open_weight": Published(1.0, PAPER),
+        **Published.all(PAPER, batch=64, mu=7, threshold=0.95, open_threshold=0.5),
+        **Published.all(PAPER, binary_weight=1.0, inlier_weight=1.0, open_weight=1.0),
         "open_from": Published(1 / 256, f"{RELEASE}: off in the first of 256 epochs (paper: never off)"),
         "align": Published(None, f"{PAPER}: on for CIFAR-100 and ImageNet-30, off for CIFAR-10"),
-        "align_batches": Published(128, RELEASE),
-        "projection": Published(128, RELEASE),
+        **Published.all(RELEASE, align_batches=128, projection=128),
     }
     marginals: Tensor
 

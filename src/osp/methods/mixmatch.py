@@ -50,16 +50,11 @@ class MixMatch(Method):
     paper_steps = 2**20
     paper_data = ("cifar10", "cifar100", "stl10")
     paper = {  # noqa: RUF012
-        "batch": Published(64, MIXMATCH),
-        "mu": Published(1, MIXMATCH),
+        **Published.all(MIXMATCH, batch=64, mu=1, lr=2e-3, schedule="constant", ema=0.999),
         "optimizer": Published("adamw", f"{MIXMATCH}: Adam with decoupled weight decay"),
-        "lr": Published(2e-3, MIXMATCH),
-        "schedule": Published("constant", MIXMATCH),
         "weight_decay": Published(0.02, f"{RELEASE}: kernels times 1 - 0.02 lr a step", {"cifar100": 0.04}),
         "decay_all": Published(False, RELEASE),
-        "ema": Published(0.999, MIXMATCH),
-        "temperature": Published(0.5, MIXMATCH),
-        "mixing": Published(0.75, MIXMATCH),
+        **Published.all(MIXMATCH, temperature=0.5, mixing=0.75),
         "unlabeled_weight": Published(75.0, f"{RELEASE}: CIFAR-10; 250 on SVHN", {"cifar100": 150.0, "stl10": 50.0}),
         "ramp": Published(2**-6, f"{RELEASE}: 2^20 of 2^26 images, 16,384 of 2^20 steps"),
     }

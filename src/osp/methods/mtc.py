@@ -81,22 +81,14 @@ class MTC(Method):
     paper_steps = 2**20 + 86_000  # and 100 passes of CIFAR-10's 55,000 images in batches of 64
     paper_data = ("cifar10",)
     paper = {  # noqa: RUF012
-        "batch": Published(64, RELEASE),
-        "mu": Published(1, RELEASE),
+        **Published.all(RELEASE, batch=64, mu=1, lr=2e-3, schedule="constant", decay_all=True, ema=0.999),
         "optimizer": Published("adamw", f"{RELEASE}: Adam with decoupled weight decay"),
-        "lr": Published(2e-3, RELEASE),
-        "schedule": Published("constant", RELEASE),
         "weight_decay": Published(0.02, f"{RELEASE}: parameters times 1 - 0.02 lr a step"),
-        "decay_all": Published(True, RELEASE),
-        "ema": Published(0.999, RELEASE),
         "domain_share": Published(0.076, f"{RELEASE}: 100 passes of 55,000 images, then 2^20 steps"),
         "domain_refresh": Published(0.01, f"{RELEASE}: each of 100 passes"),
         "refresh": Published(2**-10, f"{RELEASE}: each of 1,024 epochs"),
-        "draw": Published("joint", RELEASE),
         "record": Published("visits", f"{RELEASE}; unvisited images keep their value"),
-        "temperature": Published(0.5, RELEASE),
-        "mixing": Published(0.75, RELEASE),
-        "unlabeled_weight": Published(75.0, RELEASE),
+        **Published.all(RELEASE, draw="joint", temperature=0.5, mixing=0.75, unlabeled_weight=75.0),
         "ramp": Published(16 / 1024, f"{RELEASE}: 16 of 1,024 epochs"),
     }
     latest: Tensor

@@ -69,9 +69,8 @@ class OpenMatch(Method):
         "select_from": Published(10 / 512, "paper: from epoch 10 on; of 512 in the release"),
         "refresh": Published(1 / 502, f"{RELEASE}: every epoch"),
         "threshold": Published(0.0, f"{RELEASE}: its scripts set none"),
-        "entropy_weight": Published(0.1, "paper"),
         "socr_weight": Published(0.5, RELEASE, {"cifar100": 1.0}),
-        "unlabeled_weight": Published(1.0, "paper"),
+        **Published.all("paper", entropy_weight=0.1, unlabeled_weight=1.0),
     }
     kept_rows: Tensor
 

@@ -42,7 +42,8 @@ from osp.parts.partition import ranked
 from osp.parts.pool_score import PoolAsked
 from osp.parts.pruning import pruned_logits
 
-UNSTATED = "not stated; "
+UNSTATED = "not stated; release"
+COSINE = "paper: cosine; 7/16 as in the release"
 EPOCHS = 10
 """From one partition to the next (Algorithm 1)."""
 
@@ -91,48 +92,26 @@ class OSP(T2T):
     mechanism = ("kept_share", "consistency_rate", "bank_fill", "anchors_pruned")
     paper = {  # noqa: RUF012
         "pretrain_share": Published(0.2, "paper: 50,000 of 250,000"),
-        "pretrain_lr": Published(0.03),
-        "pretrain_schedule": Published("cosine-7/16", "paper: cosine; 7/16 as in the release"),
-        "one_schedule": Published(False),
-        "lr": Published(0.001),
-        "schedule": Published("cosine-7/16", "paper: cosine; 7/16 as in the release"),
-        "ema": Published(None, UNSTATED + "release"),
-        "optimizer": Published("sgd"),
-        "momentum": Published(0.9),
-        "nesterov": Published(True, UNSTATED + "release"),
-        "weight_decay": Published(5e-4, UNSTATED + "release"),
-        "decay_all": Published(True, UNSTATED + "release"),
-        "batch": Published(64),
-        "mu": Published(5),
-        "pool_batch": Published(64, UNSTATED + "release"),
-        "rotation_weight": Published(1.0),
-        "rotation_pass": Published("own", UNSTATED + "release"),
-        "temperature": Published(0.4, UNSTATED + "release"),
-        "threshold": Published(0.8, UNSTATED + "release"),
+        **Published.all("paper", pretrain_lr=0.03, one_schedule=False, lr=0.001),
+        **Published.all(COSINE, pretrain_schedule="cosine-7/16", schedule="cosine-7/16"),
+        **Published.all("paper", optimizer="sgd", momentum=0.9, batch=64, mu=5, rotation_weight=1.0),
+        **Published.all(UNSTATED, ema=None, nesterov=True, weight_decay=5e-4, decay_all=True),
+        **Published.all(UNSTATED, pool_batch=64, rotation_pass="own", temperature=0.4, threshold=0.8),
         "least_share": Published(0.0),
         "ramp": Published(0.0, "paper: no ramp (release: 0.2)"),
         "refresh": Published(0.05, "paper: every 10 epochs; 200 epochs of 1,000 steps as in the release"),
-        "joint_weak": Published(True, UNSTATED + "T2T release"),
-        "consistency_from": Published("kept"),
-        "partition_by": Published("matching"),
-        "unlabeled_matching": Published("entropy", UNSTATED + "release"),
-        "cut_by": Published("otsu"),
-        "id_share": Published(None, OURS),
-        "doubtful": Published(0.0, OURS),
-        "score_memory": Published(0.0, OURS),
+        "joint_weak": Published(True, "not stated; T2T release"),
+        **Published.all("paper", consistency_from="kept", partition_by="matching", cut_by="otsu"),
+        "unlabeled_matching": Published("entropy", UNSTATED),
+        **Published.all(OURS, id_share=None, doubtful=0.0, score_memory=0.0),
         "alpha": Published(0.8, "paper (release: 0.6)"),
-        "delta": Published(0.8),
-        "odc_labeled": Published(1.0),
-        "odc_unlabeled": Published(1.0),
-        "match": Published("class"),
-        "recyclable": Published("absolute"),
-        "recyclable_below": Published(0.2),
+        **Published.all("paper", delta=0.8, odc_labeled=1.0, odc_unlabeled=1.0, match="class"),
+        **Published.all("paper", recyclable="absolute", recyclable_below=0.2),
         "bank_feed": Published("iteration", "paper's text (Algorithm 1: epoch)"),
         "bank_capacity": Published(5000, "paper; a class in the release"),
-        "stop_gradient": Published(True, UNSTATED + "release"),
-        "anchor_view": Published("strong", UNSTATED + "release"),
+        **Published.all(UNSTATED, stop_gradient=True, anchor_view="strong"),
         "odc_temperature": Published(1.0, "paper (release: 0.4)"),
-        "noise": Published(0.1, UNSTATED + "ours; the paper asks for noise without a size"),
+        "noise": Published(0.1, "not stated; ours; the paper asks for noise without a size"),
     }
     confidence_limit: Tensor
     prototypes: Tensor

@@ -32,6 +32,7 @@ from pydantic import Field
 from torch import Tensor
 
 from osp.distributed import gathered
+from osp.methods._published import t2t_optimizer
 from osp.methods.base import Batch, Method, Options, Published, Step
 from osp.parts.consistency import sharpened_consistency
 from osp.parts.draws import rand
@@ -61,17 +62,8 @@ class OTCT(Method):
     mechanism = ("style_change", "consistency_rate")
     paper_data = ()
     paper: ClassVar[dict[str, Published]] = {
-        "batch": Published(64, UDA),
-        "mu": Published(5, UDA),
-        "optimizer": Published("sgd", UDA),
-        "lr": Published(0.03, UDA),
-        "momentum": Published(0.9, UDA),
-        "nesterov": Published(True, UDA),
-        "weight_decay": Published(5e-4, UDA),
-        "decay_all": Published(True, UDA),
-        "schedule": Published("cosine-7/16", UDA),
-        "temperature": Published(0.4, UDA),
-        "unlabeled_weight": Published(1.0, UDA),
+        **t2t_optimizer(UDA),
+        **Published.all(UDA, temperature=0.4, unlabeled_weight=1.0),
     }
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:

@@ -53,10 +53,7 @@ class PiModel(Method):
     paper_data = ("cifar10",)
     paper = {  # noqa: RUF012
         **SEMI_SUPERVISED,
-        "lr": Published(3e-4, OLIVER),
-        "unlabeled_weight": Published(20.0, OLIVER),
-        "ramp": Published(0.4, f"{OLIVER}: 200,000 of 500,000"),
-        "input_noise": Published(0.15, OLIVER),
+        **Published.all(OLIVER, lr=3e-4, unlabeled_weight=20.0),
     }
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:

@@ -58,11 +58,8 @@ class PseudoLabel(Method):
     paper_data = ("cifar10",)
     paper = {  # noqa: RUF012
         **SEMI_SUPERVISED,
-        "lr": Published(3e-4, OLIVER),
+        **Published.all(OLIVER, lr=3e-4, unlabeled_weight=1.0),
         "threshold": Published(0.95, f"{OLIVER}; none in Lee 2013"),
-        "unlabeled_weight": Published(1.0, OLIVER),
-        "ramp": Published(0.4, f"{OLIVER}: 200,000 of 500,000"),
-        "input_noise": Published(0.15, OLIVER),
     }
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:

@@ -104,26 +104,16 @@ class SafeStudent(Method):
     paper_steps = 22_000
     paper_data = ("cifar10",)
     paper: ClassVar[dict[str, Published]] = {
-        "batch": Published(256, RELEASE),
-        "mu": Published(1, RELEASE),
-        "optimizer": Published("sgd", RELEASE),
-        "lr": Published(0.128, RELEASE),
-        "momentum": Published(0.9, RELEASE),
-        "nesterov": Published(True, RELEASE),
-        "weight_decay": Published(5e-4, RELEASE),
+        **Published.all(RELEASE, batch=256, mu=1, optimizer="sgd", lr=0.128, momentum=0.9, nesterov=True),
+        **Published.all(RELEASE, weight_decay=5e-4, schedule="steps"),
         "decay_all": Published(True, f"{RELEASE}: no exception is known"),
-        "schedule": Published("steps", RELEASE),
         "drops": Published(tuple(k / 20 for k in range(1, 20)), f"{RELEASE}: every 5 epochs, here 20 times a stage"),
         "drop_factor": Published(0.97**4, f"{RELEASE}: 0.97 every 5 of a round's 400 epochs"),
         "teacher_drop_factor": Published(0.97**10, f"{RELEASE}: 0.97 every 5 of the teacher's 1,000 epochs"),
         "teacher_share": Published(10 / 22, f"{RELEASE}: 1,000 epochs and 3 x 400, at 2,400 labels"),
-        "rounds": Published(3, RELEASE),
         "seen_above": Published(0.6, f"{RELEASE}, for a pool of 60 % OOD images"),
         "unseen_below": Published(0.5, f"{RELEASE}: its README for 60 % OOD images (its parser: 0.1)"),
-        "seen_weight": Published(0.3, RELEASE),
-        "unseen_weight": Published(0.05, RELEASE),
-        "temperature": Published(10.0, RELEASE),
-        "choice": Published("best", RELEASE),
+        **Published.all(RELEASE, rounds=3, seen_weight=0.3, unseen_weight=0.05, temperature=10.0, choice="best"),
         "validate_every": Published(0.025, f"{RELEASE}: every 10 of a round's 400 epochs"),
     }
     best_accuracy: Tensor

@@ -59,10 +59,7 @@ class SoftMatch(Method):
     paper_steps = 2**20
     paper = {  # noqa: RUF012
         **fixmatch_optimizer(SOFTMATCH, cifar100_decay=1e-3),
-        "mu": Published(7, SOFTMATCH),
-        "decay": Published(0.999, SOFTMATCH),
-        "sharpness": Published(2.0, SOFTMATCH),
-        "unlabeled_weight": Published(1.0, SOFTMATCH),
+        **Published.all(SOFTMATCH, mu=7, decay=0.999, sharpness=2.0, unlabeled_weight=1.0),
         "joint_weak": Published(True, "SoftMatch release"),
     }
     moments: Tensor

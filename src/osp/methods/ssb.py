@@ -88,16 +88,12 @@ class SSB(Method):
     paper_data = ("cifar10", "cifar100")
     paper: ClassVar[dict[str, Published]] = {
         **fixmatch_optimizer(RELEASE),
-        "mu": Published(2, RELEASE),
+        **Published.all(RELEASE, mu=2, threshold=0.95, negative_below=0.01),
+        **Published.all(RELEASE, unlabeled_weight=1.0, entropy_weight=0.1, negative_weight=1.0),
+        "socr_weight": Published(0.5, RELEASE, {"cifar100": 1.0}),
         "hidden": Published(1024, f"{RELEASE} (4,096 on ImageNet-30)"),
         "detector_share": Published(37 / 512, f"{RELEASE}: 37 of 512 epochs"),
         "detector_steps": Published(0, "off: not in the publication"),
-        "threshold": Published(0.95, RELEASE),
-        "negative_below": Published(0.01, RELEASE),
-        "unlabeled_weight": Published(1.0, RELEASE),
-        "entropy_weight": Published(0.1, RELEASE),
-        "socr_weight": Published(0.5, RELEASE, {"cifar100": 1.0}),
-        "negative_weight": Published(1.0, RELEASE),
     }
 
     def __init__(self, options: Any, network: Network, task: Task) -> None:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from osp.methods._noise import NoiseOptions, noisy
-from osp.methods._published import OLIVER, OPTIMIZER
+from osp.methods._published import OLIVER, RECIPE
 from osp.methods.base import Batch, Method, Published, Step
 
 
@@ -30,10 +30,8 @@ class Supervised(Method):
     paper_steps = 500_000
     paper_data = ("cifar10",)
     paper = {  # noqa: RUF012
-        **OPTIMIZER,
-        "lr": Published(3e-3, OLIVER),
-        "batch": Published(100, OLIVER),
-        "input_noise": Published(0.15, OLIVER),
+        **RECIPE,
+        **Published.all(OLIVER, lr=3e-3, batch=100),
     }
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:

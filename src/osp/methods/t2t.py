@@ -29,6 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from osp.errors import UserError
+from osp.methods._published import t2t_optimizer
 from osp.methods._t2t_options import T2TOptions
 from osp.methods.base import Batch, Method, Options, Pool, Published, Stage, Step, StreamSpec, Task
 from osp.nets import Network
@@ -72,39 +73,15 @@ class T2T(Method):
     mechanism: ClassVar[tuple[str, ...]] = ("kept_share", "consistency_rate")
     earlier: ClassVar[dict[str, Any]] = {"partition_by": "neighbors", "refresh_cost": 1 / 25, "score_memory": 0.8}
     paper = {  # noqa: RUF012
-        "batch": Published(64, RELEASE),
-        "mu": Published(5, RELEASE),
-        "pool_batch": Published(64, RELEASE),
-        "rotation_weight": Published(1.0, RELEASE),
-        "rotation_pass": Published("own", RELEASE),
-        "optimizer": Published("sgd", RELEASE),
-        "momentum": Published(0.9, RELEASE),
-        "nesterov": Published(True, RELEASE),
-        "weight_decay": Published(5e-4, RELEASE),
-        "decay_all": Published(True, RELEASE),
+        **t2t_optimizer(RELEASE),
+        **Published.all(RELEASE, one_schedule=False, drop_factor=0.2, ema=None),
         "pretrain_share": Published(0.2, "T2T release: 50,000 of 250,000"),
-        "pretrain_lr": Published(0.1, RELEASE),
-        "pretrain_schedule": Published("steps", RELEASE),
-        "pretrain_drops": Published((0.3, 0.6, 0.8), RELEASE),
-        "one_schedule": Published(False, RELEASE),
-        "drop_factor": Published(0.2, RELEASE),
-        "lr": Published(0.03, RELEASE),
-        "schedule": Published("cosine-7/16", RELEASE),
-        "ema": Published(None, RELEASE),
-        "temperature": Published(0.4, RELEASE),
-        "threshold": Published(0.8, RELEASE),
-        "least_share": Published(0.0, RELEASE),
-        "ramp": Published(0.2, RELEASE),
-        "refresh": Published(0.1, RELEASE),
-        "joint_weak": Published(True, RELEASE),
-        "consistency_from": Published("kept", RELEASE),
-        "unlabeled_matching": Published("entropy", RELEASE),
-        "partition_by": Published("matching", RELEASE),
-        "cut_by": Published("otsu", RELEASE),
-        "id_share": Published(None, OURS),
-        "doubtful": Published(0.0, OURS),
-        "score_memory": Published(0.0, OURS),
-        "noise": Published(0.0, OURS),
+        **Published.all(RELEASE, pretrain_lr=0.1, pretrain_schedule="steps", pretrain_drops=(0.3, 0.6, 0.8)),
+        **Published.all(RELEASE, pool_batch=64, rotation_weight=1.0, rotation_pass="own"),
+        **Published.all(RELEASE, temperature=0.4, threshold=0.8, least_share=0.0, ramp=0.2, consistency_from="kept"),
+        **Published.all(RELEASE, refresh=0.1, joint_weak=True, unlabeled_matching="entropy"),
+        **Published.all(RELEASE, partition_by="matching", cut_by="otsu"),
+        **Published.all(OURS, id_share=None, doubtful=0.0, score_memory=0.0, noise=0.0),
     }
     weak_graph = False
     scores: Tensor

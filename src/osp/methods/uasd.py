@@ -76,19 +76,12 @@ class UASD(Method):
     paper_steps = 500_000
     paper_data = ("cifar10", "cifar100", "tinyimagenet")
     paper = {  # noqa: RUF012
-        "batch": Published(50, RELEASE),
-        "mu": Published(1, RELEASE),
-        "optimizer": Published("adam", RELEASE),
-        "lr": Published(1e-3, RELEASE),
-        "weight_decay": Published(0.0, RELEASE),
-        "schedule": Published("steps", RELEASE),
+        **Published.all(RELEASE, batch=50, mu=1, optimizer="adam", lr=1e-3, weight_decay=0.0),
+        **Published.all(RELEASE, schedule="steps", drop_factor=0.2, distillation_weight=1.0, gate_view="weak"),
         "drops": Published((0.8,), f"{RELEASE}: at 400,000 of 500,000"),
-        "drop_factor": Published(0.2, RELEASE),
         "start": Published(0.2, f"{RELEASE}: 100,000 of 500,000"),
         "ramp": Published(0.4, f"{RELEASE}: 200,000 of 500,000"),
-        "distillation_weight": Published(1.0, RELEASE),
         "refresh": Published(0.001, f"{RELEASE}: 10 of 5,000 validation images per step"),
-        "gate_view": Published("weak", RELEASE),
         "input_noise": Published(0.15, RELEASE, {"cifar100": 0.0, "tinyimagenet": 0.0}),
     }
     accumulated: Tensor

@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from osp.methods._published import t2t_optimizer
 from osp.methods.base import Batch, Method, Options, Published, Sample, Step
 from osp.parts.consistency import sharpened_consistency
 from osp.parts.reduce import masked_mean
@@ -79,19 +80,8 @@ class UDA(Method):
     mechanism = ("mask_rate",)
     paper_steps = 250_000
     paper = {  # noqa: RUF012
-        "batch": Published(64, RELEASE),
-        "mu": Published(5, RELEASE),
-        "optimizer": Published("sgd", RELEASE),
-        "lr": Published(0.03, RELEASE),
-        "momentum": Published(0.9, RELEASE),
-        "nesterov": Published(True, RELEASE),
-        "weight_decay": Published(5e-4, RELEASE),
-        "decay_all": Published(True, RELEASE),
-        "schedule": Published("cosine-7/16", RELEASE),
-        "temperature": Published(0.4, RELEASE),
-        "threshold": Published(0.8, RELEASE),
-        "least_share": Published(0.0, RELEASE),
-        "unlabeled_weight": Published(1.0, RELEASE),
+        **t2t_optimizer(RELEASE),
+        **Published.all(RELEASE, temperature=0.4, threshold=0.8, least_share=0.0, unlabeled_weight=1.0),
         "annealing": Published("off", f"{RELEASE}; an option of the UDA paper"),
         "joint_weak": Published(True, RELEASE),
     }

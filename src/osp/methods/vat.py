@@ -81,14 +81,9 @@ class VAT(Method):
     paper_data = ("cifar10",)
     paper = {  # noqa: RUF012
         **SEMI_SUPERVISED,
-        "lr": Published(3e-3, OLIVER),
+        **Published.all(OLIVER, lr=3e-3, power_iterations=1, unlabeled_weight=0.3, labeled_pass="clean"),
         "epsilon": Published(6.0, f"{OLIVER}: CIFAR-10, whitened; 1 on SVHN"),
-        "power_iterations": Published(1, OLIVER),
-        "unlabeled_weight": Published(0.3, OLIVER),
-        "ramp": Published(0.4, f"{OLIVER}: 200,000 of 500,000"),
         "entropy_weight": Published(0.0, f"{OLIVER}; 0.06 in its VAT + EM"),
-        "labeled_pass": Published("clean", OLIVER),
-        "input_noise": Published(0.15, OLIVER),
     }
 
     @property
