@@ -42,7 +42,7 @@ def ready(**options: Any) -> Any:
 def spread(method: Any) -> None:
     """Heads and classifier that are sure of some images and not of others."""
     with torch.no_grad():
-        method.diverse.heads[0].weight.mul_(6)
+        method.own_score.heads[0].weight.mul_(6)
         method.net.classifier.weight.mul_(2)
 
 
@@ -51,9 +51,9 @@ def head_answers(method: Any, images: Tensor) -> Any:
     with torch.no_grad():
         z = method.net.encode(images).double()
         z = (z - z.mean(1, keepdim=True)) / (z.var(1, unbiased=False, keepdim=True) + 1e-5).sqrt()
-        _, first, _, second = method.diverse.projection
+        _, first, _, second = method.own_score.projection
         g = F.relu(z @ first.weight.double().T + first.bias.double()) @ second.weight.double().T + second.bias.double()
-        layer = method.diverse.heads[0]
+        layer = method.own_score.heads[0]
         logits = g @ layer.weight.double().T + layer.bias.double()
     return g, logits.view(len(images), HEADS, 4).softmax(dim=2).tolist()
 
@@ -167,15 +167,15 @@ def test_each_module_learns_from_its_own_losses_alone(term: str, learners: set[s
     modules = {
         "encoder": method.net.encoder,
         "classifier": method.net.classifier,
-        "projection": method.diverse.projection,
-        "heads": method.diverse.heads,
+        "projection": method.own_score.projection,
+        "heads": method.own_score.heads,
     }
     assert {name for name, module in modules.items() if learns(module.parameters())} == learners
 
 
 def test_minimized_diversity_makes_heads_differ_where_labels_do_not_bind_them() -> None:
     method, data = ready(), batch()
-    heads = method.diverse.heads
+    heads = method.own_score.heads
     before = method.losses(data, step_in(method, "train"))
     backward(before["diversity"])
     with torch.no_grad():
@@ -265,7 +265,7 @@ def test_weak_views_of_the_pool_leave_batch_norms_alone() -> None:
         expected = method.net.encode(data["unlabeled"]["weak"])
     method.train()
     asked: list[Tensor] = []
-    projection = cast(Any, method.diverse).projection
+    projection = cast(Any, method.own_score).projection
     hook = projection.register_forward_pre_hook(lambda _, inputs: asked.append(inputs[0]))
     method.losses(data, step_in(method, "train"))
     hook.remove()

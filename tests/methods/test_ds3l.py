@@ -40,7 +40,9 @@ def batch(classes: int = 3) -> dict[str, Sample]:
 
 
 def outer_gradient(method: DS3L, data: Batch) -> list[Tensor]:
-    return list(torch.autograd.grad(method.extra_losses(data, STEP)["weight_net"], [*method.weight_net.parameters()]))
+    return list(
+        torch.autograd.grad(method.extra_losses(data, STEP)["weight_net"], [*method.own_score.net.parameters()])
+    )
 
 
 def slow_outer_loss(method: DS3L, data: Batch) -> float:
@@ -50,7 +52,7 @@ def slow_outer_loss(method: DS3L, data: Batch) -> float:
     above, below = torch.zeros(()), torch.zeros(())
     for first, second in zip(unlabeled["weak"].flatten(1), unlabeled["weak2"].flatten(1), strict=True):
         p, q = F.linear(second, weight, bias).softmax(0), F.linear(first, weight, bias).softmax(0)
-        v = method.weight_net(q[None])[0, 0]
+        v = method.own_score.net(q[None])[0, 0]
         above = above + v * ((p - q.detach()) ** 2).sum() / len(p)
         below = below + v
     inner = F.cross_entropy(F.linear(labeled["weak"].flatten(1), weight, bias), labeled.targets)
@@ -68,7 +70,7 @@ def test_the_outer_gradient_is_that_of_the_labeled_loss_after_one_step() -> None
         slow_outer_loss(method, data), rel=1e-5
     )
     compared = 0
-    for parameter, gradient in zip(method.weight_net.parameters(), outer_gradient(method, data), strict=True):
+    for parameter, gradient in zip(method.own_score.net.parameters(), outer_gradient(method, data), strict=True):
         place = int(gradient.abs().argmax())
         entry = parameter.data.view(-1)
         before = entry[place].item()
@@ -107,14 +109,14 @@ def test_images_that_would_harm_the_labeled_ones_lose_their_weight() -> None:
     harmful, helpful = [image(0, 1.0), image(1, 0.3)], [image(1, 1.0), image(1, 0.3)]
     firsts, seconds = (torch.stack(views) for views in zip(*[harmful, helpful] * 4, strict=True))
     data = {"labeled": labeled, "unlabeled": Sample(torch.arange(8), {"weak": firsts, "weak2": seconds})}
-    optimizer = torch.optim.Adam(method.weight_net.parameters(), lr=method.options.weight_lr)
+    optimizer = torch.optim.Adam(method.own_score.net.parameters(), lr=method.options.weight_lr)
     seen = network(firsts[:2]).softmax(1).detach()
-    before = method.weigh(seen).detach()
+    before = method.own_score.weigh(seen).detach()
     for _ in range(60):
-        for parameter, gradient in zip(method.weight_net.parameters(), outer_gradient(method, data), strict=True):
+        for parameter, gradient in zip(method.own_score.net.parameters(), outer_gradient(method, data), strict=True):
             parameter.grad = gradient
         optimizer.step()
-    after = method.weigh(seen).detach()
+    after = method.own_score.weigh(seen).detach()
     assert (after[0] / before[0]).item() < 0.5
     assert (after[1] / after[0]).item() > 2 * (before[1] / before[0]).item()
 
@@ -125,14 +127,14 @@ def test_the_network_learns_from_the_inner_loss_with_constant_weights() -> None:
     above = below = 0.0
     for first, second in zip(data["unlabeled"]["weak"], data["unlabeled"]["weak2"], strict=True):
         q, p = (method.net(view[None]).softmax(1)[0] for view in (first, second))
-        v = method.weight_net(q[None]).item()
+        v = method.own_score.net(q[None]).item()
         above += v * ((p - q) ** 2).mean().item()
         below += v
     labeled = F.cross_entropy(method.net(data["labeled"]["weak"]), data["labeled"].targets)
     assert terms["ce"].item() == pytest.approx(0.7 * labeled.item(), rel=1e-5)
     assert terms["consistency"].item() == pytest.approx(3 * STEP.sigmoid_ramp(1.0) * above / below, rel=1e-5)
     terms["consistency"].backward()  # type: ignore[no-untyped-call]
-    assert all(parameter.grad is None for parameter in method.weight_net.parameters())
+    assert all(parameter.grad is None for parameter in method.own_score.net.parameters())
 
 
 @pytest.mark.parametrize("name", ["cnn", "small", "wrn-10-1"])
@@ -169,7 +171,7 @@ def test_each_term_reaches_the_network_and_only_the_outer_loss_the_weight_net() 
     method = wiring.build("ds3l")
     assert wiring.reached(method, "train") == {name: {"encoder", "classifier"} for name in ("ce", "consistency")}
     loss = method.extra_losses(wiring.batch_for(method, "train"), wiring.step_in(method, "train"))["weight_net"]
-    slopes = torch.autograd.grad(loss, [*method.weight_net.parameters()])
+    slopes = torch.autograd.grad(loss, [*method.own_score.net.parameters()])
     assert all(slope.any() for slope in slopes[::2])
 
 
@@ -192,7 +194,7 @@ def test_what_the_weight_net_sees_is_predicted_without_dropout() -> None:
 
 def test_the_score_is_one_minus_the_weight_and_survives_training() -> None:
     method, logits = wiring.build("ds3l"), 3 * torch.randn(7, 4)
-    expected = 1 - method.weight_net(logits.softmax(1))[:, 0]
+    expected = 1 - method.own_score.net(logits.softmax(1))[:, 0]
     torch.testing.assert_close(method.ood_score(torch.zeros(7, 16), logits), expected)
 
 
@@ -200,7 +202,7 @@ def test_the_score_is_one_minus_the_weight_and_survives_training() -> None:
 def test_weights_that_do_not_tell_known_images_from_the_pool_are_a_warning(num_val: int) -> None:
     method, pool = wiring.build("ds3l", num_val=num_val), wiring.FakePool()
     step = wiring.step_in(method, "train", 0.99)
-    for parameter in method.weight_net.parameters():
+    for parameter in method.own_score.net.parameters():
         parameter.data.zero_()
     method.end_stage(step, pool)
     assert method.logged["weight_order"] == 0.5

@@ -46,9 +46,24 @@ def test_the_losses_equal_a_loop_over_the_images() -> None:
     inliers = opened = 0
     with torch.no_grad():
         p, p_strong = (net(unlabeled[view]).double().softmax(1).tolist() for view in ("weak", "strong"))
-        o = method.detector(method.projection(net.encode(unlabeled["weak"]))).double().sigmoid().tolist()
-        q = method.open_classifier(method.projection(net.encode(unlabeled["strong"]))).double().softmax(1).tolist()
-        known = method.detector(method.projection(net.encode(labeled["weak"]))).double().sigmoid().tolist()
+        o = (
+            method.own_score.detector(method.own_score.projection(net.encode(unlabeled["weak"])))
+            .double()
+            .sigmoid()
+            .tolist()
+        )
+        q = (
+            method.own_score.open_classifier(method.own_score.projection(net.encode(unlabeled["strong"])))
+            .double()
+            .softmax(1)
+            .tolist()
+        )
+        known = (
+            method.own_score.detector(method.own_score.projection(net.encode(labeled["weak"])))
+            .double()
+            .sigmoid()
+            .tolist()
+        )
     for each in range(30):
         unseen = sum(a * (1 - b) for a, b in zip(p[each], o[each], strict=True))
         target = [*(a * b for a, b in zip(p[each], o[each], strict=True)), unseen]
@@ -71,9 +86,9 @@ def test_the_losses_equal_a_loop_over_the_images() -> None:
 
 def test_an_image_that_no_class_claims_is_no_inlier_however_sure_the_classifier_is() -> None:
     method = build("iomatch", threshold=0.0)
-    layer = method.detector.layers[0].weight.data
+    layer = method.own_score.detector.layers[0].weight.data
     layer.zero_()
-    method.projection[2].bias.data.fill_(5.0)
+    method.own_score.projection[2].bias.data.fill_(5.0)
     layer[:4] = 1.0  # "out" for each class
     assert method.losses(batch(), step_in(method, "train"))["inlier"] == 0.0
     layer.mul_(-1.0)
@@ -95,9 +110,9 @@ def test_each_head_learns_from_its_own_losses_alone(terms: tuple[str, ...], lear
     backward(torch.stack([found[name] for name in terms]).sum())
     heads = {
         "classifier": method.net.classifier,
-        "projection": method.projection,
-        "detector": method.detector,
-        "open_classifier": method.open_classifier,
+        "projection": method.own_score.projection,
+        "detector": method.own_score.detector,
+        "open_classifier": method.own_score.open_classifier,
     }
     assert {name for name, head in heads.items() if learns(head.parameters())} == learners
     assert learns(method.net.encoder.parameters())
@@ -153,7 +168,9 @@ def test_targets_are_those_of_the_tested_network_and_all_else_goes_in_one_pass()
     method.net.dropout.rate = 0.0
     known, strong = wiring.joint_logits(method, labeled["weak"], unlabeled["strong"])
     method.net.encoder.eval()
-    inside = method.detector(method.projection(method.net.encode(unlabeled["weak"]))).sigmoid().detach()
+    inside = (
+        method.own_score.detector(method.own_score.projection(method.net.encode(unlabeled["weak"]))).sigmoid().detach()
+    )
     method.net.encoder.train()
     inlier = (target.amax(1) >= 0.4) & ((target * (1 - inside)).sum(1) < 0.5)
     wanted = (inlier * -(target * strong.log_softmax(1)).sum(1)).mean()
@@ -175,7 +192,7 @@ def test_each_term_reaches_all_layers_of_its_own_heads() -> None:
 
 def test_the_score_is_the_probability_of_the_unseen_class() -> None:
     method, features = build("iomatch"), torch.rand(9, 16)
-    logits = method.open_classifier(method.projection(features))
+    logits = method.own_score.open_classifier(method.own_score.projection(features))
     expected = [math.exp(row[4]) / sum(map(math.exp, row)) for row in logits.tolist()]
     assert method.ood_score(features, torch.zeros(9, 4)).tolist() == pytest.approx(expected, rel=1e-4)
 

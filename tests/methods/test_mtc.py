@@ -74,9 +74,9 @@ def test_soft_labels_are_means_of_ten_records_and_unvisited_images_keep_theirs()
             data = joint(rows, seed=interval)
             method.losses(data, step_at(WARMING))
             for row, image in zip(rows, data["joint"]["weak"], strict=True):
-                latest[row] = method.domain_head(method.net.encode(image[None])).sigmoid().item()
+                latest[row] = method.own_score.head(method.net.encode(image[None])).sigmoid().item()
             method.after_step(data, step_at(WARMING))
-            nn.init.normal_(method.domain_head.weight)  # predictions change from step to step
+            nn.init.normal_(method.own_score.head.weight)  # predictions change from step to step
         method.refresh(step_at(WARMING), Restrictions())
         history.append(latest.copy())
         if interval < 9:
@@ -98,7 +98,7 @@ def test_the_domain_loss_is_the_binary_cross_entropy_with_soft_labels() -> None:
     total = 0.0
     for row, image in zip(data["joint"].rows.tolist(), data["joint"]["weak"], strict=True):
         s = 1.0 if row < LABELED else 0.1 + 0.8 * (row - LABELED) / (POOL - 1)
-        d = method.domain_head(method.net.encode(image[None])).sigmoid().item()
+        d = method.own_score.head(method.net.encode(image[None])).sigmoid().item()
         total -= s * math.log(d) + (1 - s) * math.log(1 - d)
     assert terms["domain"].item() == pytest.approx(total / 5, rel=1e-5)
 
@@ -137,7 +137,7 @@ def test_a_look_at_the_pool_records_every_image_at_once() -> None:
     method, pool = by_hand(record="pool"), Pool()
     records = []
     for number in range(12):
-        nn.init.normal_(method.domain_head.weight, std=number / 4)
+        nn.init.normal_(method.own_score.head.weight, std=number / 4)
         records.append(1 - pool.map(lambda images: method.outputs(images)[2])[0])
         method.refresh(step_at(WARMING), pool)
     torch.testing.assert_close(method.soft[LABELED:], torch.stack(records[-10:]).mean(0))
@@ -163,7 +163,7 @@ def test_drawn_apart_labeled_images_aim_at_one_and_the_pool_at_its_soft_labels()
 
 
 def by_hand_loss(method: MTC, sample: Sample) -> Tensor:
-    d: Tensor = method.domain_head(method.net.encode(sample["weak"])).sigmoid()[:, 0]
+    d: Tensor = method.own_score.head(method.net.encode(sample["weak"])).sigmoid()[:, 0]
     s = method.soft[sample.rows]
     return -(s * d.log() + (1 - s) * (1 - d).log()).mean()
 
@@ -197,7 +197,7 @@ def test_after_warm_up_mixmatch_joins_in_with_a_rising_weight() -> None:
 
 def test_the_score_is_one_minus_the_domain_heads_answer() -> None:
     method, features = by_hand(), torch.randn(5, 6)
-    expected = 1 - method.domain_head(features).sigmoid()[:, 0]
+    expected = 1 - method.own_score.head(features).sigmoid()[:, 0]
     torch.testing.assert_close(method.ood_score(features, torch.zeros(5, CLASSES)), expected)
 
 
@@ -224,9 +224,9 @@ def test_planted_outliers_are_told_apart_and_left_out(tmp_path: Path, monkeypatc
 def test_each_term_reaches_its_own_head_in_each_stage() -> None:
     for draw in ("apart", "joint"):
         method = wiring.build("mtc", draw=draw)
-        assert wiring.reached(method, "domain") == {"domain": {"encoder", "domain_head"}}
+        assert wiring.reached(method, "domain") == {"domain": {"encoder", "head"}}
         assert wiring.reached(method, "train") == {
-            "domain": {"encoder", "domain_head"},
+            "domain": {"encoder", "head"},
             "ce": {"encoder", "classifier"},
             "guess": {"encoder", "classifier"},
         }

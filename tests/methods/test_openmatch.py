@@ -32,7 +32,7 @@ def test_the_losses_equal_a_loop_over_images_and_classes() -> None:
     net = method.net
 
     def inside(view: torch.Tensor) -> list[list[float]]:
-        found: list[list[float]] = method.detector(net.encode(view)).double().sigmoid().tolist()
+        found: list[list[float]] = method.own_score.head(net.encode(view)).double().sigmoid().tolist()
         return found
 
     labeled, pool, unlabeled = data["labeled"], data["pool"], data["unlabeled"]
@@ -90,7 +90,7 @@ def test_images_claimed_by_their_predicted_class_are_selected_by_the_averaged_we
     method.refresh(step_in(method, "select", 0.0), pool)
     assert pool.passes == [("unlabeled", True)]
     features = method.net.encode(images(POOL, 7))
-    pairs = method.detector.layers(features).view(POOL, 2, 4).softmax(dim=1)  # "out" first
+    pairs = method.own_score.head.layers(features).view(POOL, 2, 4).softmax(dim=1)  # "out" first
     wanted = [
         row for row, c in enumerate(method.net.classifier(features).argmax(dim=1).tolist()) if pairs[row, 0, c] < 0.5
     ]
@@ -104,12 +104,12 @@ def test_images_claimed_by_their_predicted_class_are_selected_by_the_averaged_we
 
 def test_an_empty_selection_leaves_the_one_before() -> None:
     method, pool = build("openmatch"), FakePool()
-    reject = method.detector.layers[0].weight.data.clone()
+    reject = method.own_score.head.layers[0].weight.data.clone()
     reject[:4], reject[4:] = 1.0, -1.0  # features are not negative: every class says "out"
-    accept = method.detector.layers[0].weight.data.clone()
+    accept = method.own_score.head.layers[0].weight.data.clone()
     for weights, start in ((reject, True), (accept, False), (reject, False)):
         before = torch.ones(POOL, dtype=torch.bool) if start else method.kept().clone()
-        method.detector.layers[0].weight.data.copy_(weights)
+        method.own_score.head.layers[0].weight.data.copy_(weights)
         method.refresh(step_in(method, "select", 0.0), pool)
         rows = pool.restricted["unlabeled"]
         assert rows is not None
@@ -143,7 +143,7 @@ def test_from_each_selection_on_fixmatch_sees_selected_images_and_the_detector_a
 
 def test_each_term_reaches_its_own_head_in_each_stage() -> None:
     method = wiring.build("openmatch", threshold=0.3)
-    detector = {name: {"encoder", "detector"} for name in ("ova", "entropy", "socr")}
+    detector = {name: {"encoder", "head"} for name in ("ova", "entropy", "socr")}
     assert wiring.reached(method, "detect") == {"ce": {"encoder", "classifier"}, **detector}
     assert wiring.reached(method, "select") == {
         **{name: {"encoder", "classifier"} for name in ("ce", "consistency")},
@@ -173,7 +173,7 @@ def test_weak_views_are_labeled_as_by_fixmatch() -> None:
 def test_the_score_is_how_little_the_predicted_class_claims_an_image() -> None:
     method = build("openmatch")
     features, logits = torch.rand(9, 16), torch.randn(9, 4)
-    inside = method.detector(features).sigmoid()
+    inside = method.own_score.head(features).sigmoid()
     expected = [1 - inside[row, c].item() for row, c in enumerate(logits.argmax(1).tolist())]
     assert method.ood_score(features, logits).tolist() == pytest.approx(expected, abs=1e-6)
 

@@ -51,7 +51,7 @@ def test_pseudo_negatives_are_chosen_by_image_and_class_on_the_weak_view() -> No
 
 def test_zero_margins_give_the_values_worked_by_hand() -> None:
     method = build("ssb", hidden=8, negative_below=1.0, entropy_weight=1.0, socr_weight=1.0)
-    for parameter in method.detector.parameters():
+    for parameter in method.own_score.head.parameters():
         parameter.data.zero_()
     terms = method.losses(batch(), step_in(method, "detect"))
     assert terms["ova"].item() == pytest.approx(LN2 * (1 + 3 / 4))
@@ -69,7 +69,7 @@ def test_each_term_of_the_second_stage_looks_at_its_own_views() -> None:
     terms, net = method.losses(data, step_in(method, "detect")), method.net
 
     def inside(view: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = method.detector(net.encode(view)).detach().sigmoid()
+        found: torch.Tensor = method.own_score.head(net.encode(view)).detach().sigmoid()
         return found
 
     targets = labeled.targets
@@ -97,7 +97,7 @@ def test_the_detector_rests_in_the_first_stage(tmp_path: Path, monkeypatch: pyte
     found: list[list[torch.Tensor]] = []
 
     def spy(method: SSB, step: Step, pool: Pool) -> None:
-        found.append([parameter.detach().clone() for parameter in method.detector.parameters()])
+        found.append([parameter.detach().clone() for parameter in method.own_score.head.parameters()])
 
     monkeypatch.setattr(SSB, "begin_stage", spy)
     monkeypatch.setattr(SSB, "end_stage", spy)
@@ -130,11 +130,11 @@ def test_one_optimizer_and_one_schedule_serve_both_stages() -> None:
 
 def test_the_heads_have_two_hidden_layers_each_and_learn_apart() -> None:
     method = build("ssb", hidden=8)
-    for head, outputs in ((method.net.classifier, 4), (method.detector.layers, 8)):
+    for head, outputs in ((method.net.classifier, 4), (method.own_score.head.layers, 8)):
         assert [tuple(layer.weight.shape) for layer in head[::2]] == [(8, 16), (8, 8), (outputs, 8)]
     terms: dict[str, Any] = method.losses(batch(), step_in(method, "detect"))
     backward(terms["ce"] + terms["consistency"])
-    assert not learns(method.detector.parameters())
+    assert not learns(method.own_score.head.parameters())
     method.zero_grad()
     backward(method.losses(batch(), step_in(method, "detect"))["ova"])
     assert not learns(method.net.classifier.parameters())
@@ -147,14 +147,14 @@ def test_half_way_through_the_second_stage_the_averaged_detector_starts_again() 
     assert detect.refresh == 0.5
     method.refresh(step_in(method, "detect"), pool)
     names = [name for name, _ in method.named_parameters() if name.startswith(pool.restarted[0])]
-    assert names == [f"own_score.head.{name}" for name, _ in method.detector.named_parameters()]
+    assert names == [f"own_score.head.{name}" for name, _ in method.own_score.head.named_parameters()]
 
 
 def test_each_term_reaches_its_own_head_in_each_stage() -> None:
     method = wiring.build("ssb", hidden=8, threshold=0.3, negative_below=0.9)
     classifier = {name: {"encoder", "classifier"} for name in ("ce", "consistency")}
     assert wiring.reached(method, "classify") == classifier
-    detector = {name: {"encoder", "detector"} for name in ("ova", "entropy", "socr", "negative")}
+    detector = {name: {"encoder", "head"} for name in ("ova", "entropy", "socr", "negative")}
     assert wiring.reached(method, "detect") == {**classifier, **detector}
 
 
@@ -187,7 +187,7 @@ def test_weak_views_are_labeled_as_by_fixmatch(stage: str) -> None:
 def test_the_score_is_how_little_the_predicted_class_claims_an_image() -> None:
     method = build("ssb", hidden=8)
     features, logits = torch.rand(9, 16), torch.randn(9, 4)
-    inside = method.detector(features).sigmoid()
+    inside = method.own_score.head(features).sigmoid()
     expected = [1 - inside[row, c].item() for row, c in enumerate(logits.argmax(1).tolist())]
     assert method.ood_score(features, logits).tolist() == pytest.approx(expected, abs=1e-6)
 

@@ -77,9 +77,7 @@ def reached(method: Any, stage: str, progress: float = 0.5, batch: Batch | None 
     """
     modules = {"encoder": method.net.encoder, "classifier": method.net.classifier}
     modules |= {name: module for name, module in method.named_children() if name not in ("net", "own_score")}
-    for name, module in method.own_score.named_children():  # by the name that the method has for it
-        own = [each for each in ("detector", "domain_head", "weight_net") if getattr(method, each, None) is module]
-        modules[own[0] if own else name] = module
+    modules |= dict(method.own_score.named_children())
     modules = {name: module for name, module in modules.items() if [*module.parameters()]}
     step = step_in(method, stage, progress)
     terms = method.losses(batch or batch_for(method, stage), step)

@@ -112,6 +112,8 @@ class DAC(Method):
         "start": Published(1 / 256, f"{RELEASE}: the first of 256 epochs"),
         "threshold_every": Published(2**-18, f"{RELEASE}: at each step"),
     }
+    own_score: DisagreementScore
+    """g and all p_h."""
     otsu: Tensor
 
     def __init__(self, options: Any, network: Network, task: Task) -> None:
@@ -122,12 +124,6 @@ class DAC(Method):
         self.memory = EmbeddingMemory(options.projection, task.num_classes + 1, rows)
         self.register_buffer("otsu", torch.zeros(()))  # θ
         self.remembered: tuple[Tensor, Tensor] | None = None  # by `losses`, for `after_step`
-
-    @property
-    def diverse(self) -> DisagreementScore:
-        """g and all p_h."""
-        assert isinstance(self.own_score, DisagreementScore)
-        return self.own_score
 
     # Declarations
 
@@ -149,7 +145,7 @@ class DAC(Method):
         features = self.net.encode(torch.cat([labeled["weak"], labeled["weak2"], unlabeled["strong"]]))
         two, labels = 2 * len(labeled.rows), labeled.targets.repeat(2)
         logits = self.net.classify(features).float()
-        heads = self.diverse.head_logits(torch.cat([features.detach(), weak]))
+        heads = self.own_score.head_logits(torch.cat([features.detach(), weak]))
         known, strong_heads, weak_heads = heads.tensor_split([two, len(features)])
         answers = weak_heads.softmax(dim=2)
         head_loss, head_mask = pseudo_label_loss(weak_heads.flatten(0, 1), strong_heads.flatten(0, 1), o.head_threshold)
@@ -193,7 +189,7 @@ class DAC(Method):
 
     def embedded(self, features: Tensor) -> Tensor:
         """v = g(z) / |g(z)|."""
-        return F.normalize(self.diverse.projection(features).float(), dim=1)
+        return F.normalize(self.own_score.projection(features).float(), dim=1)
 
     def after_step(self, batch: Batch, step: Step) -> None:
         assert self.remembered is not None

@@ -44,7 +44,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
 from osp.distributed import gathered, summed_with_gradient, world
@@ -128,20 +128,16 @@ class DS3L(Method):
         "inner_lr": Published(1e-3, f"{RELEASE}, on MNIST for raw pixels of 0 to 255"),
         "input_noise": Published(0.0, f"{RELEASE}, MNIST", dict.fromkeys(CIFAR, 0.15)),
     }
+    own_score: UsefulnessScore
+    """v_φ."""
 
     def __init__(self, options: Any, network: Network, task: Task) -> None:
         super().__init__(options, network, task)
         self.use_score(UsefulnessScore(network.feature_dim, task.num_classes, options.hidden))
         self.looked: Looked | None = None  # by `extra_losses`, for `losses` of the same step
 
-    @property
-    def weight_net(self) -> nn.Sequential:
-        """v_φ."""
-        assert isinstance(self.own_score, UsefulnessScore)
-        return self.own_score.net
-
     def extra_optimizers(self) -> dict[str, ExtraOptimizer]:
-        return {"weight_net": ExtraOptimizer(self.weight_net.parameters(), lr=self.options.weight_lr)}
+        return {"weight_net": ExtraOptimizer(self.own_score.net.parameters(), lr=self.options.weight_lr)}
 
     def look(self, batch: Batch, step: Step) -> Looked:
         """Labeled images and both views of the unlabeled ones in one pass."""
@@ -153,11 +149,6 @@ class DS3L(Method):
         )
         probabilities = self.net.classifier(first).float().softmax(dim=1)
         return Looked(labeled_logits, probabilities, consistency_gaps(second_logits.softmax(dim=1), probabilities))
-
-    def weigh(self, probabilities: Tensor) -> Tensor:
-        """v_φ, in single precision."""
-        assert isinstance(self.own_score, UsefulnessScore)
-        return self.own_score.weigh(probabilities)
 
     def labeled_loss(self, looked: Looked, batch: Batch) -> Tensor:
         weight: float = self.options.labeled_weight
@@ -174,7 +165,7 @@ class DS3L(Method):
         """The outer loss: what the labeled images would say after a virtual step with these weights."""
         with uncompiled():
             self.looked = self.look(batch, step)
-        weights = self.weigh(self.looked.probabilities)
+        weights = self.own_score.weigh(self.looked.probabilities)
         total = summed_with_gradient(weights.sum()) / world()  # over several processes Σ v is that of the global batch
         unlabeled = (weights * self.looked.gaps).sum() / total
         inner = self.labeled_loss(self.looked, batch) + self.unlabeled_weight(step) * unlabeled
@@ -199,7 +190,7 @@ class DS3L(Method):
         """The inner loss with the new weights; the graph is that of `extra_losses`, if this was called."""
         looked, self.looked = self.looked or self.look(batch, step), None
         with torch.no_grad():
-            weights = self.weigh(looked.probabilities)
+            weights = self.own_score.weigh(looked.probabilities)
         everyone = gathered(weights)
         self.log("weight_mean", everyone.mean())
         self.log("weight_spread", everyone.std(unbiased=False) / everyone.mean())

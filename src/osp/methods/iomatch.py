@@ -34,13 +34,13 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from osp.distributed import gathered
 from osp.methods._published import fixmatch_optimizer
 from osp.methods.base import Batch, Method, Options, Published, Step, Task
 from osp.nets import Network
-from osp.parts.one_vs_all import OneVsAllHead, one_vs_all_loss
+from osp.parts.one_vs_all import one_vs_all_loss
 from osp.parts.reduce import masked_mean
 from osp.scores.open_set import OpenSetScore
 
@@ -76,11 +76,6 @@ def open_targets(probabilities: Tensor, inside: Tensor) -> Tensor:
     return torch.cat([probabilities * inside, unseen], dim=1)
 
 
-def soft_cross_entropy(targets: Tensor, logits: Tensor) -> Tensor:
-    """H(t, softmax(logits)) row by row."""
-    return -(targets * logits.log_softmax(dim=1)).sum(dim=1)
-
-
 def aligned(probabilities: Tensor, marginal: Tensor) -> Tensor:
     """p_k (1/K + ε) / (m_k + ε), normalized to sum to one; ε = 1e-6.
 
@@ -109,6 +104,8 @@ class IOMatch(Method):
         "align": Published(None, f"{PAPER}: on for CIFAR-100 and ImageNet-30, off for CIFAR-10"),
         **Published.all(RELEASE, align_batches=128, projection=128),
     }
+    own_score: OpenSetScore
+    """g, o and q."""
     marginals: Tensor
 
     def __init__(self, options: Any, network: Network, task: Task) -> None:
@@ -118,34 +115,14 @@ class IOMatch(Method):
         rows = options.align_batches if self.aligns else 0
         self.register_buffer("marginals", torch.zeros(rows, task.num_classes))  # mean prediction of the last batches
 
-    @property
-    def heads(self) -> OpenSetScore:
-        assert isinstance(self.own_score, OpenSetScore)
-        return self.own_score
-
-    @property
-    def projection(self) -> nn.Sequential:
-        """g."""
-        return self.heads.projection
-
-    @property
-    def detector(self) -> OneVsAllHead:
-        """o."""
-        return self.heads.detector
-
-    @property
-    def open_classifier(self) -> nn.Sequential:
-        """q."""
-        return self.heads.open_classifier
-
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
-        o, labeled, unlabeled = self.options, batch["labeled"], batch["unlabeled"]
+        o, heads, labeled, unlabeled = self.options, self.own_score, batch["labeled"], batch["unlabeled"]
         split = len(labeled.rows)
         with torch.no_grad():
             probabilities, open_target = self.targets(unlabeled["weak"], step)
         features = self.net.encode(torch.cat([labeled["weak"], unlabeled["strong"]]))
-        logits, projected = self.net.classify(features).float(), self.projection(features)
-        margins, open_logits = self.detector(projected[:split]), self.open_classifier(projected[split:]).float()
+        logits, projected = self.net.classify(features).float(), heads.projection(features)
+        margins, open_logits = heads.detector(projected[:split]), heads.open_classifier(projected[split:]).float()
 
         unseen = open_target[:, -1]
         inlier = (probabilities.amax(dim=1) >= o.threshold) & (unseen < 0.5)
@@ -154,13 +131,13 @@ class IOMatch(Method):
         self.log("inlier_rate", inlier.float().mean())
         self.log("open_rate", starts * confident.float().mean())
         self.log("outlier_rate", (unseen >= 0.5).float().mean())
-        inlier_loss = masked_mean(soft_cross_entropy(probabilities, logits[split:]), inlier, least=1.0)
-        open_loss = masked_mean(soft_cross_entropy(open_target, open_logits), confident, least=1.0)
+        inlier_loss = F.cross_entropy(logits[split:], probabilities, reduction="none")
+        open_loss = F.cross_entropy(open_logits, open_target, reduction="none")
         return {
             "ce": F.cross_entropy(logits[:split], labeled.targets),
             "binary": o.binary_weight * one_vs_all_loss(margins, labeled.targets),
-            "inlier": o.inlier_weight * inlier_loss,
-            "open": starts * o.open_weight * open_loss,
+            "inlier": o.inlier_weight * masked_mean(inlier_loss, inlier, least=1.0),
+            "open": starts * o.open_weight * masked_mean(open_loss, confident, least=1.0),
         }
 
     def targets(self, weak: Tensor, step: Step) -> tuple[Tensor, Tensor]:
@@ -170,4 +147,5 @@ class IOMatch(Method):
         if self.aligns:
             self.marginals[step.index % len(self.marginals)] = gathered(probabilities).mean(dim=0)
             probabilities = aligned(probabilities, self.marginals.mean(dim=0))
-        return probabilities, open_targets(probabilities, self.detector(self.projection(features)).sigmoid())
+        margins = self.own_score.detector(self.own_score.projection(features))
+        return probabilities, open_targets(probabilities, margins.sigmoid())

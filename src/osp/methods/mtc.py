@@ -41,7 +41,7 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from osp.distributed import gathered
 from osp.methods.base import Batch, Method, Options, Pool, Published, Stage, Step, StreamSpec, Task
@@ -91,6 +91,8 @@ class MTC(Method):
         **Published.all(RELEASE, draw="joint", temperature=0.5, mixing=0.75, unlabeled_weight=75.0),
         "ramp": Published(16 / 1024, f"{RELEASE}: 16 of 1,024 epochs"),
     }
+    own_score: DomainScore
+    """Its head is h."""
     latest: Tensor
     records: Tensor
     recorded: Tensor
@@ -107,12 +109,6 @@ class MTC(Method):
         self.register_buffer("soft", (~unlabeled).float())  # s, of labeled, then unlabeled images
         self.register_buffer("selected", torch.zeros(0, dtype=torch.bool))  # unlabeled rows, once they were selected
         self.predicted: Tensor | None = None  # by `losses`, for `after_step`
-
-    @property
-    def domain_head(self) -> nn.Linear:
-        """h."""
-        assert isinstance(self.own_score, DomainScore)
-        return self.own_score.head
 
     # Declarations
 
@@ -163,7 +159,7 @@ class MTC(Method):
 
     def domain_loss(self, features: Tensor, rows: Tensor) -> Tensor:
         """L_d."""
-        logits = self.domain_head(features).float()[:, 0]
+        logits = self.own_score.head(features).float()[:, 0]
         self.predicted = logits.detach().sigmoid()
         return F.binary_cross_entropy_with_logits(logits, self.soft[rows])
 

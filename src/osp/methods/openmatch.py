@@ -38,7 +38,7 @@ from osp.methods._published import fixmatch_optimizer
 from osp.methods.base import Batch, Method, Options, Pool, Published, Stage, Step, StreamSpec, Task
 from osp.methods.fixmatch import labeling_logits, pseudo_label_loss
 from osp.nets import Network
-from osp.parts.one_vs_all import OneVsAllHead, margin_entropy, one_vs_all_loss, soft_consistency
+from osp.parts.one_vs_all import margin_entropy, one_vs_all_loss, soft_consistency
 from osp.scores.one_vs_all import OneVsAllScore
 
 RELEASE = "OpenMatch release"
@@ -72,18 +72,14 @@ class OpenMatch(Method):
         "socr_weight": Published(0.5, RELEASE, {"cifar100": 1.0}),
         **Published.all("paper", entropy_weight=0.1, unlabeled_weight=1.0),
     }
+    own_score: OneVsAllScore
+    """Its head is o."""
     kept_rows: Tensor
 
     def __init__(self, options: Any, network: Network, task: Task) -> None:
         super().__init__(options, network, task)
         self.use_score(OneVsAllScore(network.feature_dim, task.num_classes))
         self.register_buffer("kept_rows", torch.zeros(0, dtype=torch.bool))
-
-    @property
-    def detector(self) -> OneVsAllHead:
-        """o."""
-        assert isinstance(self.own_score, OneVsAllScore)
-        return self.own_score.head
 
     # Declarations
 
@@ -113,7 +109,7 @@ class OpenMatch(Method):
             images.append(batch["unlabeled"]["strong"])
         features = torch.split(self.net.encode(torch.cat(images)), [len(each) for each in images])
         known, targets = torch.cat(features[:2]), labeled.targets.repeat(2)
-        margins = self.detector(torch.cat(features[:4]))
+        margins = self.own_score.head(torch.cat(features[:4]))
         margins, first, second = torch.split(margins, [len(known), *map(len, features[2:4])])
         terms = {
             "ce": F.cross_entropy(self.net.classify(known), targets),

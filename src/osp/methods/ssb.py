@@ -40,14 +40,7 @@ from osp.methods._published import fixmatch_optimizer
 from osp.methods.base import Batch, Method, Options, Pool, Published, Stage, Step, StreamSpec, Task
 from osp.methods.fixmatch import labeling_logits, pseudo_label_loss
 from osp.nets import Network
-from osp.parts.one_vs_all import (
-    OneVsAllHead,
-    all_negatives_loss,
-    linear_layers,
-    margin_entropy,
-    positive_loss,
-    soft_consistency,
-)
+from osp.parts.one_vs_all import all_negatives_loss, linear_layers, margin_entropy, positive_loss, soft_consistency
 from osp.scores.one_vs_all import OneVsAllScore
 
 RELEASE = "SSB release"
@@ -95,6 +88,8 @@ class SSB(Method):
         "detector_share": Published(37 / 512, f"{RELEASE}: 37 of 512 epochs"),
         "detector_steps": Published(0, "off: not in the publication"),
     }
+    own_score: OneVsAllScore
+    """Its head is o."""
 
     def __init__(self, options: Any, network: Network, task: Task) -> None:
         super().__init__(options, network, task)
@@ -102,12 +97,6 @@ class SSB(Method):
         if len(task.shape) == 3:  # on stored features the adapter is what is non-linear, and a linear head its start
             network.add_module("classifier", linear_layers([network.feature_dim, *hidden, task.num_classes]))
         self.use_score(OneVsAllScore(network.feature_dim, task.num_classes, hidden))
-
-    @property
-    def detector(self) -> OneVsAllHead:
-        """o."""
-        assert isinstance(self.own_score, OneVsAllScore)
-        return self.own_score.head
 
     # Declarations
 
@@ -151,7 +140,7 @@ class SSB(Method):
         views = [labeled[view] for view in ("weak", "flip", "strong", "strong2")]
         views += [pool["weak"], pool["flip"], pool["strong"], unlabeled["strong"]]
         *learned, strong = torch.split(self.net.encode(torch.cat(views)), [len(view) for view in views])
-        margins = torch.split(self.detector(torch.cat(learned)), [len(features) for features in learned])
+        margins = torch.split(self.own_score.head(torch.cat(learned)), [len(features) for features in learned])
         known, (weak, mirrored, hard) = margins[:4], margins[4:]
         logits = self.net.classify(torch.cat([*learned[:2], strong])).float()
         two = 2 * len(labeled.rows)

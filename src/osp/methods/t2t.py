@@ -83,6 +83,7 @@ class T2T(Method):
         **Published.all(RELEASE, partition_by="matching", cut_by="otsu"),
         **Published.all(OURS, id_share=None, doubtful=0.0, score_memory=0.0, noise=0.0),
     }
+    own_score: MatchingScore
     weak_graph = False
     scores: Tensor
     share: Tensor
@@ -110,7 +111,6 @@ class T2T(Method):
     @property
     def matching(self) -> MatchingHead:
         """M."""
-        assert isinstance(self.own_score, MatchingScore)
         return self.own_score.head
 
     # Declarations
