@@ -204,13 +204,12 @@ def test_features_of_any_class_are_drawn_uniformly() -> None:
     assert chi_square(Counter(sampled[:, 0].int().tolist()), everything) < 60  # 24 degrees of freedom
 
 
-def test_rows_point_at_the_features_and_ids_that_are_sampled() -> None:
-    bank, _ = filled()
-    asked = torch.tensor([0, 1, 3, 3, 0])
-    rows, found = bank.sample_rows(asked, seeded(5))
-    assert found.all()
-    assert torch.equal(bank.features[rows], bank.sample(asked, seeded(5))[0])
-    assert torch.equal(bank.features[rows], features_of(bank.ids[rows]))
+def test_the_contents_are_all_features_with_their_classes_and_ids() -> None:
+    bank, ids = filled()
+    contents = bank.contents()
+    assert torch.equal(contents["features"], features_of(contents["ids"]))
+    for c, expected in ids.items():
+        assert sorted(contents["ids"][contents["classes"] == c].tolist()) == sorted(expected)
 
 
 def test_the_same_generator_gives_the_same_sample() -> None:

@@ -8,14 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from osp.parts.matching import binary_entropy
 from osp.parts.one_vs_all import (
     OneVsAllHead,
     all_negatives_loss,
     hardest_negative_loss,
     linear_layers,
-    margin_entropy,
     one_vs_all_loss,
-    outlier_score,
     positive_loss,
     soft_consistency,
 )
@@ -54,9 +53,8 @@ def test_layers_have_relu_between_them_but_not_behind() -> None:
 def test_zero_margins_give_the_values_worked_by_hand() -> None:
     margins, targets = torch.zeros(6, 4), torch.tensor([0, 1, 2, 3, 0, 1])
     assert one_vs_all_loss(margins, targets).item() == pytest.approx(2 * LN2)
-    assert margin_entropy(margins).item() == pytest.approx(LN2)
+    assert binary_entropy(margins).mean().item() == pytest.approx(LN2)
     assert all_negatives_loss(margins, targets).item() == pytest.approx(LN2 * 3 / 4)
-    assert outlier_score(margins, margins).tolist() == [0.5] * 6
 
 
 def test_the_losses_equal_a_loop_over_images_and_classes() -> None:
@@ -71,7 +69,7 @@ def test_the_losses_equal_a_loop_over_images_and_classes() -> None:
     assert positive_loss(margins, targets).item() == pytest.approx(positive / 40, rel=1e-5)
     assert hardest_negative_loss(margins, targets).item() == pytest.approx(hardest / 40, rel=1e-5)
     assert all_negatives_loss(margins, targets).item() == pytest.approx(everyone / 200, rel=1e-5)
-    assert margin_entropy(margins).item() == pytest.approx(entropy / 200, rel=1e-5)
+    assert binary_entropy(margins).mean().item() == pytest.approx(entropy / 200, rel=1e-5)
 
 
 @pytest.mark.parametrize("loss", [hardest_negative_loss, all_negatives_loss])
@@ -110,14 +108,9 @@ def test_soft_consistency_is_zero_for_equal_views_and_2k_for_opposite_ones_and_m
 def test_huge_margins_keep_losses_and_gradients_finite() -> None:
     margins = torch.tensor([[-1e4, 1e4, 0.0]], requires_grad=True)
     targets = torch.tensor([0])
-    loss = one_vs_all_loss(margins, targets) + all_negatives_loss(margins, targets) + margin_entropy(margins)
+    loss = one_vs_all_loss(margins, targets) + all_negatives_loss(margins, targets) + binary_entropy(margins).mean()
     loss.backward()  # type: ignore[no-untyped-call]
     assert loss.isfinite()
     assert margins.grad is not None
     assert margins.grad.isfinite().all()
     assert margins.grad[0, 0] == -1.0
-
-
-def test_the_score_looks_at_the_class_the_classifier_names_not_at_the_largest_margin() -> None:
-    margins, logits = torch.tensor([[2.0, -3.0]]), torch.tensor([[0.0, 1.0]])
-    assert outlier_score(margins, logits).item() == pytest.approx(1 / (1 + math.exp(-3.0)))

@@ -9,7 +9,7 @@ from skimage.filters import threshold_otsu
 from torch import Tensor
 
 from osp.parts import otsu_threshold
-from osp.parts.partition import BINS, histogram, id_share, otsu_from_histogram
+from osp.parts.partition import BINS, id_share
 
 
 def two_bumps(seed: int) -> Tensor:
@@ -39,16 +39,6 @@ def test_the_threshold_is_nearly_as_good_as_the_best_of_all_cuts(seed: int) -> N
     best = max(between(ordered[:i], ordered[i:]) for i in range(1, len(ordered)))
     cut = otsu_threshold(torch.from_numpy(scores))
     assert between(ordered[ordered <= cut], ordered[ordered > cut]) == pytest.approx(best, rel=0.02)
-
-
-def test_histograms_of_chunks_sum_to_that_of_the_whole() -> None:
-    scores = two_bumps(0)
-    low, high = float(scores.min()), float(scores.max())
-    whole = histogram(scores, low, high)
-    assert whole.sum() == len(scores)
-    parts = torch.stack([histogram(chunk, low, high) for chunk in scores.split(37)]).sum(0)  # type: ignore[no-untyped-call]
-    assert torch.equal(parts, whole)
-    assert otsu_from_histogram(parts, low, high) == otsu_from_histogram(whole, low, high)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.3, 1.0])

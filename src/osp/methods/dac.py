@@ -9,7 +9,7 @@ the encoder. With weak views w, w' and strong views s:
     L_mi  = mean over pairs of heads of their mutual information on w(u)              osp.parts.disagreement
 
     a_i = exp(-D(w(u_i)))       D the mean distance between the answers of two heads
-    s_i = running average of a_i, scaled to 0 ... 1 over the pool                      osp.parts.pool_average
+    s_i = running average of a_i, scaled to 0 ... 1 over the pool                      osp.parts.memory
     θ   = Otsu's threshold of all s_i,  ω_i = min((s_i / θ)^γ, 1)
     t_i = (s_i p(w(u_i)), 1 - s_i)                 K + 1 targets, the last for "none of the classes"
     q_i = Σ_r softmax_r(v(s(u_i)) · v_r / T) t_r   over the last v_r = g(w(u_r)) / |g(w(u_r))|     osp.parts.memory
@@ -49,9 +49,8 @@ from osp.methods.base import Batch, Method, Options, Pool, Published, Stage, Ste
 from osp.methods.fixmatch import pseudo_label_loss
 from osp.nets import Network
 from osp.parts.disagreement import disagreement, mutual_information
-from osp.parts.memory import EmbeddingMemory
+from osp.parts.memory import EmbeddingMemory, PoolAverage
 from osp.parts.partition import otsu_threshold
-from osp.parts.pool_average import PoolAverage
 from osp.scores.disagreement import DisagreementScore
 
 RELEASE = "DAC release"

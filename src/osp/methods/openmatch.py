@@ -38,7 +38,8 @@ from osp.methods._published import fixmatch_optimizer
 from osp.methods.base import Batch, Method, Options, Pool, Published, Stage, Step, StreamSpec, Task
 from osp.methods.fixmatch import labeling_logits, pseudo_label_loss
 from osp.nets import Network
-from osp.parts.one_vs_all import margin_entropy, one_vs_all_loss, soft_consistency
+from osp.parts.matching import binary_entropy
+from osp.parts.one_vs_all import one_vs_all_loss, soft_consistency
 from osp.scores.one_vs_all import OneVsAllScore
 
 RELEASE = "OpenMatch release"
@@ -114,7 +115,7 @@ class OpenMatch(Method):
         terms = {
             "ce": F.cross_entropy(self.net.classify(known), targets),
             "ova": one_vs_all_loss(margins, targets),
-            "entropy": o.entropy_weight * (margin_entropy(first) + margin_entropy(second)) / 2,
+            "entropy": o.entropy_weight * (binary_entropy(first).mean() + binary_entropy(second).mean()) / 2,
             "socr": o.socr_weight * soft_consistency(first, second),
         }
         if selects:

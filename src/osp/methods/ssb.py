@@ -40,7 +40,8 @@ from osp.methods._published import fixmatch_optimizer
 from osp.methods.base import Batch, Method, Options, Pool, Published, Stage, Step, StreamSpec, Task
 from osp.methods.fixmatch import labeling_logits, pseudo_label_loss
 from osp.nets import Network
-from osp.parts.one_vs_all import all_negatives_loss, linear_layers, margin_entropy, positive_loss, soft_consistency
+from osp.parts.matching import binary_entropy
+from osp.parts.one_vs_all import all_negatives_loss, linear_layers, positive_loss, soft_consistency
 from osp.scores.one_vs_all import OneVsAllScore
 
 RELEASE = "SSB release"
@@ -150,7 +151,7 @@ class SSB(Method):
             "ce": F.cross_entropy(logits[:two], labeled.targets.repeat(2)),
             "ova": positive_loss(torch.cat(known[:2]), labeled.targets.repeat(2))
             + all_negatives_loss(torch.cat(known), labeled.targets.repeat(4)),
-            "entropy": o.entropy_weight * (margin_entropy(weak) + margin_entropy(mirrored)) / 2,
+            "entropy": o.entropy_weight * (binary_entropy(weak).mean() + binary_entropy(mirrored).mean()) / 2,
             "socr": o.socr_weight * soft_consistency(weak, mirrored),
             "negative": o.negative_weight * negative,
             "consistency": o.unlabeled_weight * self.fixmatch(weak_logits, logits[two:]),

@@ -97,8 +97,12 @@ class OODBank(nn.Module):
     @torch.no_grad()
     def sample(self, classes: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Eq. 6: a uniformly random o of B(c) for each anchor's class c, and whether there was one (else zeros)."""
-        rows, found = self.sample_rows(classes, generator)
-        return self._take(rows, found), found
+        counts = self.counts[classes]
+        found = counts > 0
+        if self.slots.shape[1] == 0:
+            return self._take(torch.zeros_like(classes), found), found
+        pick = _uniform_integers(counts, generator)
+        return self._take(torch.where(found, self.slots[classes, pick], 0), found), found
 
     @torch.no_grad()
     def sample_any(self, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
@@ -106,16 +110,6 @@ class OODBank(nn.Module):
         pick = _uniform_integers(self.size.expand(n), generator)
         found = (self.size > 0).expand(n)
         return self._take(torch.where(found, pick, 0), found), found
-
-    @torch.no_grad()
-    def sample_rows(self, classes: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Rows of `features` and `ids` for these classes, and whether there was one."""
-        counts = self.counts[classes]
-        found = counts > 0
-        if self.slots.shape[1] == 0:
-            return torch.zeros_like(classes), found
-        pick = _uniform_integers(counts, generator)
-        return torch.where(found, self.slots[classes, pick], 0), found
 
     @torch.no_grad()
     def contents(self) -> dict[str, Tensor]:

@@ -14,30 +14,29 @@ def rand(shape: tuple[int, ...], generator: torch.Generator | None, dtype: torch
 
     On the CPU, like every draw: all devices then see the same numbers.
     """
-    rows, rank, world = _share(shape[0])
-    return torch.rand((rows, *shape[1:]), generator=generator, dtype=dtype)[rank::world]
+    return _own(torch.rand((_rows(shape[0]), *shape[1:]), generator=generator, dtype=dtype))
 
 
 def randn(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Standard normal, a row for each image of this process."""
-    rows, rank, world = _share(shape[0])
-    return torch.randn((rows, *shape[1:]), generator=generator)[rank::world]
+    return _own(torch.randn((_rows(shape[0]), *shape[1:]), generator=generator))
 
 
 def beta(rows: int, a: float, generator: torch.Generator) -> Tensor:
     """Beta(a, a), a number for each image of this process. torch's own sampler takes no generator."""
-    rows, rank, world = _share(rows)
-    numbers = np.random.Generator(np.random.Philox(generator.initial_seed())).beta(a, a, size=rows)
-    return torch.from_numpy(numbers[rank::world].astype(np.float32))
+    numbers = np.random.Generator(np.random.Philox(generator.initial_seed())).beta(a, a, size=_rows(rows))
+    return _own(torch.from_numpy(numbers.astype(np.float32)))
 
 
 def permutation(rows: int, generator: torch.Generator) -> Tensor:
     """Numbers of rows of the global batch, in a random order: this process's share of them."""
-    rows, rank, world = _share(rows)
-    return torch.randperm(rows, generator=generator)[rank::world]
+    return _own(torch.randperm(_rows(rows), generator=generator))
 
 
-def _share(rows: int) -> tuple[int, int, int]:
-    """Rows of the global batch, the number of this process and how many there are."""
-    world = distributed.world()
-    return rows * world, distributed.rank(), world
+def _rows(own: int) -> int:
+    """Rows of the global batch."""
+    return own * distributed.world()
+
+
+def _own(drawn: Tensor) -> Tensor:
+    return drawn[distributed.rank() :: distributed.world()]

@@ -18,8 +18,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from osp.parts.matching import binary_entropy
-
 
 def linear_layers(sizes: list[int], bias: bool = True) -> nn.Sequential:
     """Linear layers of these sizes with ReLU between them: Xavier-normal weights, zero biases, no batch norm."""
@@ -79,19 +77,9 @@ def one_vs_all_loss(margins: Tensor, targets: Tensor) -> Tensor:
     return positive_loss(margins, targets) + hardest_negative_loss(margins, targets)
 
 
-def margin_entropy(margins: Tensor) -> Tensor:
-    """L_em: the mean over images and classes of -o ln o - (1 - o) ln (1 - o)."""
-    return binary_entropy(margins).mean()
-
-
 def soft_consistency(margins: Tensor, other_margins: Tensor) -> Tensor:
     """L_socr between two views: mean_i Σ_k [(o_k - o'_k)² + ((1 - o_k) - (1 - o'_k))²] = mean_i 2 Σ_k (o_k - o'_k)².
 
     Both views receive a gradient; the sum over classes grows with K.
     """
     return 2 * (margins.sigmoid() - other_margins.sigmoid()).square().sum(dim=1).mean()
-
-
-def outlier_score(margins: Tensor, logits: Tensor) -> Tensor:
-    """1 - o_c for the class c = argmax of the classifier's logits: larger = more OOD, and OOD if above one half."""
-    return torch.sigmoid(-margins.gather(1, logits.argmax(dim=1, keepdim=True)).squeeze(1))

@@ -8,27 +8,10 @@ from torch import Tensor
 BINS = 256
 
 
-def histogram(scores: Tensor, low: float, high: float) -> Tensor:
-    """Counts in 256 equal bins from low to high: of one chunk, to be summed over chunks and processes."""
-    return torch.histc(scores.float().cpu(), bins=BINS, min=low, max=high).double()
-
-
-def otsu_from_histogram(counts: Tensor, low: float, high: float) -> float:
-    """Otsu's threshold of a histogram.
-
-    i = argmax w1[i] · w2[i+1] · (m1[i] - m2[i+1])², the threshold being the center of bin i (scikit-image's rule).
-    """
-    centers = low + (torch.arange(BINS, dtype=torch.float64) + 0.5) * ((high - low) / BINS)
-    mass = counts * centers
-    below, above = counts.cumsum(0), counts.flip(0).cumsum(0).flip(0)
-    mean_below = mass.cumsum(0) / below.clamp(min=1)
-    mean_above = mass.flip(0).cumsum(0).flip(0) / above.clamp(min=1)
-    between = below[:-1] * above[1:] * (mean_below[:-1] - mean_above[1:]) ** 2
-    return float(centers[int(between.argmax())])
-
-
 def otsu_threshold(scores: Tensor) -> float:
     """Otsu's threshold of scores, γ of Eq. 1; of scores that are all equal, that value (so that nothing lies above it).
+
+    Of 256 equal bins it is the center of bin i = argmax w1[i] · w2[i+1] · (m1[i] - m2[i+1])² (scikit-image's rule).
 
     >>> round(otsu_threshold(torch.tensor([0.0, 0.1, 0.1, 0.9, 1.0])), 2)
     0.1
@@ -40,7 +23,14 @@ def otsu_threshold(scores: Tensor) -> float:
     low, high = float(scores.min()), float(scores.max())
     if low == high:
         return low
-    return otsu_from_histogram(histogram(scores, low, high), low, high)
+    counts = torch.histc(scores.float().cpu(), bins=BINS, min=low, max=high).double()
+    centers = low + (torch.arange(BINS, dtype=torch.float64) + 0.5) * ((high - low) / BINS)
+    mass = counts * centers
+    below, above = counts.cumsum(0), counts.flip(0).cumsum(0).flip(0)
+    mean_below = mass.cumsum(0) / below.clamp(min=1)
+    mean_above = mass.flip(0).cumsum(0).flip(0) / above.clamp(min=1)
+    between = below[:-1] * above[1:] * (mean_below[:-1] - mean_above[1:]) ** 2
+    return float(centers[int(between.argmax())])
 
 
 LEAST = 0.3

@@ -29,10 +29,11 @@ class Score(nn.Module, ABC):
         super().__init__()
         self.feature_dim = feature_dim
         self.num_classes = num_classes
+        self.made_with: dict[str, Any] = {}
 
     def config(self) -> dict[str, Any]:
         """What the constructor takes besides the two sizes, as JSON can hold it."""
-        return {}
+        return self.made_with
 
     def fit(self, features: Tensor, logits: Tensor, labels: Tensor, classifier: nn.Module) -> None:
         """Learn from the labeled images, where the score is one that does."""

@@ -7,8 +7,6 @@ Reference: Kong et al., Diversify and Conquer, TNNLS 2025, whose release has exp
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 
 from osp.parts.disagreement import disagreement
@@ -24,7 +22,7 @@ class DisagreementScore(Score):
     def __init__(self, feature_dim: int, num_classes: int, heads: int = 10, width: int = 128) -> None:
         super().__init__(feature_dim, num_classes)
         self.num_heads = heads
-        self.width = width
+        self.made_with = {"heads": heads, "width": width}
         self.projection = nn.Sequential(
             nn.LayerNorm(feature_dim, elementwise_affine=False),
             nn.Linear(feature_dim, feature_dim),
@@ -32,9 +30,6 @@ class DisagreementScore(Score):
             nn.Linear(feature_dim, width),
         )
         self.heads = linear_layers([width, heads * num_classes])
-
-    def config(self) -> dict[str, Any]:
-        return {"heads": self.num_heads, "width": self.width}
 
     def head_logits(self, features: Tensor) -> Tensor:
         """Logits of all heads, N×H×K, in single precision."""

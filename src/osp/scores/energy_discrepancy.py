@@ -7,8 +7,6 @@ Reference: He et al., Safe-Student for Safe Deep Semi-Supervised Learning with U
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -34,9 +32,7 @@ class EnergyDiscrepancyScore(Score):
     def __init__(self, feature_dim: int, num_classes: int, temperature: float = 10.0) -> None:
         super().__init__(feature_dim, num_classes)
         self.temperature = temperature
-
-    def config(self) -> dict[str, Any]:
-        return {"temperature": self.temperature}
+        self.made_with = {"temperature": temperature}
 
     def forward(self, features: Tensor, logits: Tensor, classifier: nn.Module) -> Tensor:
         return -energy_discrepancy(logits, self.temperature)

@@ -8,8 +8,6 @@ number of labeled images (50 on CIFAR-10); ours are few.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -26,10 +24,8 @@ class NearestScore(Score):
     def __init__(self, feature_dim: int, num_classes: int, k: int = 5) -> None:
         super().__init__(feature_dim, num_classes)
         self.k = k
+        self.made_with = {"k": k}
         self.register_buffer("known", torch.full((1, feature_dim), torch.nan))
-
-    def config(self) -> dict[str, Any]:
-        return {"k": self.k}
 
     def fit(self, features: Tensor, logits: Tensor, labels: Tensor, classifier: nn.Module) -> None:
         self.known = F.normalize(features.float(), dim=1).to(self.known.device)

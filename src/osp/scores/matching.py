@@ -7,8 +7,6 @@ Reference: Huang et al., Trash to Treasure, ICCV 2021.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -23,11 +21,8 @@ class MatchingScore(Score):
 
     def __init__(self, feature_dim: int, num_classes: int, width: int = 128) -> None:
         super().__init__(feature_dim, num_classes)
-        self.width = width
+        self.made_with = {"width": width}
         self.head = MatchingHead(feature_dim, num_classes, width)
-
-    def config(self) -> dict[str, Any]:
-        return {"width": self.width}
 
     def forward(self, features: Tensor, logits: Tensor, classifier: nn.Module) -> Tensor:
         return torch.sigmoid(-self.head(features, logits.argmax(dim=1)))

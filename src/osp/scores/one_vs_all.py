@@ -8,11 +8,11 @@ Reference: Saito et al., OpenMatch, NeurIPS 2021.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from osp.parts.one_vs_all import OneVsAllHead, outlier_score
+from osp.parts.one_vs_all import OneVsAllHead
 from osp.scores.base import Score
 
 
@@ -23,11 +23,8 @@ class OneVsAllScore(Score):
 
     def __init__(self, feature_dim: int, num_classes: int, hidden: Sequence[int] = ()) -> None:
         super().__init__(feature_dim, num_classes)
-        self.hidden = tuple(hidden)
-        self.head = OneVsAllHead(feature_dim, num_classes, self.hidden)
-
-    def config(self) -> dict[str, Any]:
-        return {"hidden": list(self.hidden)}
+        self.made_with = {"hidden": list(hidden)}
+        self.head = OneVsAllHead(feature_dim, num_classes, tuple(hidden))
 
     def forward(self, features: Tensor, logits: Tensor, classifier: nn.Module) -> Tensor:
-        return outlier_score(self.head(features), logits)
+        return torch.sigmoid(-self.head(features).gather(1, logits.argmax(dim=1, keepdim=True)).squeeze(1))

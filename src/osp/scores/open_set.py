@@ -7,8 +7,6 @@ Reference: Li et al., IOMatch, ICCV 2023. The one-vs-all detector that C learns 
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 
 from osp.parts.one_vs_all import OneVsAllHead, linear_layers
@@ -22,13 +20,10 @@ class OpenSetScore(Score):
 
     def __init__(self, feature_dim: int, num_classes: int, width: int = 128) -> None:
         super().__init__(feature_dim, num_classes)
-        self.width = width
+        self.made_with = {"width": width}
         self.projection = nn.Sequential(nn.Linear(feature_dim, width), nn.ReLU(), nn.Linear(width, width))
         self.detector = OneVsAllHead(width, num_classes)
         self.open_classifier = linear_layers([width, num_classes + 1])
-
-    def config(self) -> dict[str, Any]:
-        return {"width": self.width}
 
     def forward(self, features: Tensor, logits: Tensor, classifier: nn.Module) -> Tensor:
         open_logits: Tensor = self.open_classifier(self.projection(features))

@@ -8,8 +8,6 @@ not meant as a score; that it is one is our reading.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -23,11 +21,8 @@ class UsefulnessScore(Score):
 
     def __init__(self, feature_dim: int, num_classes: int, hidden: int = 100) -> None:
         super().__init__(feature_dim, num_classes)
-        self.hidden = hidden
+        self.made_with = {"hidden": hidden}
         self.net = nn.Sequential(nn.Linear(num_classes, hidden), nn.ReLU(), nn.Linear(hidden, 1), nn.Sigmoid())
-
-    def config(self) -> dict[str, Any]:
-        return {"hidden": self.hidden}
 
     def weigh(self, probabilities: Tensor) -> Tensor:
         """v_φ, in single precision."""
