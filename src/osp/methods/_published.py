@@ -1,12 +1,17 @@
 """Published settings that several methods share.
 
 Oliver et al., Realistic Evaluation of Deep Semi-Supervised Learning Algorithms, NeurIPS 2018, is the source for the
-classic methods; each adds its learning rate. The releases of the newer ones take over FixMatch's optimizer.
+classic methods; each adds its learning rate. In training they add Gaussian noise to the weak views. The releases of the
+newer methods take over FixMatch's optimizer.
 """
 
 from __future__ import annotations
 
-from osp.methods.base import Published
+from pydantic import Field
+from torch import Tensor
+
+from osp.methods.base import Options, Published, Step
+from osp.parts.draws import randn
 
 OLIVER = "Oliver et al. 2018; the OSP paper does not state its recipe"
 RECIPE = Published.all(
@@ -34,3 +39,17 @@ def fixmatch_optimizer(source: str, cifar100_decay: float | None = None) -> dict
         "weight_decay": Published(5e-4, source, decay_by_data),
         **Published.all(source, schedule="cosine-7/16", ema=0.999),
     }
+
+
+class NoiseOptions(Options):
+    input_noise: float = Field(
+        0.0, ge=0, description="standard deviation of Gaussian noise on the views, where pixels have one of about 1"
+    )
+
+
+def noisy(images: Tensor, scale: float, step: Step, name: str) -> Tensor:
+    """images + scale · N(0, 1), with draws of this name; in testing there is none."""
+    if not scale:
+        return images
+    noise = randn(tuple(images.shape), step.generator(f"noise {name}"))
+    return images + scale * noise.to(images.device, non_blocking=True)

@@ -114,8 +114,7 @@ class Options(BaseModel):
 UNPUBLISHED: dict[str, Any] = {"warmup": 0.0, "clip": None, "ema": None, "score": "own"}
 """What the harness adds to every method; `--preset paper` does without it unless a method publishes it.
 
-A stage that starts at its full rate can throw a network without batch norm into a state where all its units are dead:
-one of the first ten runs of OSP on MNIST did so within 15 steps of fine-tuning.
+A stage that starts at its full rate can throw a network without batch norm into a state where all its units are dead.
 """
 
 

@@ -173,11 +173,7 @@ class Curriculum(Method):
         pool.restart_average()
 
     def measure_batchnorms(self, pool: Pool) -> None:
-        """Running statistics of the averaged network, from a pass over the images that the cycle learned from.
-
-        Strong views, as in the release: validation accuracy on digits (network `small`, one seed, cycles 0 to 2) with
-        the mean of the statistics 87, 73, 70; measured on plain views 88, 77, 74, on strong ones 91, 80, 74.
-        """
+        """Running statistics of the averaged network, from a pass over strong views of what the cycle learned from."""
         layers = [layer for layer in self.net.modules() if isinstance(layer, BATCH_NORMS)]
         if not layers:
             return

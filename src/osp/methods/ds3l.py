@@ -11,13 +11,10 @@ new weights as constants. In the virtual step the weights depend on θ too. OOD 
 image would have (`score=softmax` gives the usual one, which was better wherever it was measured).
 
 What the weights can learn is the inner product of an image's consistency gradient with that of the labeled loss, and
-in short runs this does not tell ID from OOD. Measured image by image on digits (AUROC of that product, two seeds, after
-50, 150 and 300 of 300 steps): 0.63, 0.52, 0.56 and 0.52, 0.52, 0.53, while the labeled loss falls from 0.18 to 0.01: a
-few labels are soon known by heart, and what is left of their gradient is noise. Weights follow it (AUROC 0.64 and 0.55
-at the end). No setting fixed that: a weight net at 3e-2 ends with weights that are all 1 or all 0 (the loss does not
-change when all weights are scaled), a virtual step of 0.3 gives 0.49 and 0.48, a ramp over 40 % 0.67 and 0.49. At the
-end of the run it is measured how well the weights tell validation images (without any: labeled ones) from the pool,
-and a run in which they do not says so.
+in short runs this does not tell ID from OOD: a few labels are soon known by heart, and what is left of their gradient
+is noise. No setting fixed that (a faster weight net ends with weights that are all 1 or all 0, as the loss does not
+change when all weights are scaled). At the end of the run it is measured how well the weights tell validation images
+(without any: labeled ones) from the pool, and a run in which they do not says so.
 
 Reference: Guo et al., Safe Deep Semi-Supervised Learning for Unseen-Class Unlabeled Data, ICML 2020. Passes: labeled
 images and both views in one, whose graph serves the virtual and the real step; then the labeled images under θ', which
@@ -48,7 +45,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from osp.distributed import gathered, summed_with_gradient, world
-from osp.methods._noise import NoiseOptions, noisy
+from osp.methods._published import NoiseOptions, noisy
 from osp.methods.base import Batch, ExtraOptimizer, Method, Part, Pool, Published, Step, Task
 from osp.nets import Network, frozen_batchnorm_statistics
 from osp.parts.reduce import weighted_mean

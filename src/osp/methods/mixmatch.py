@@ -13,9 +13,9 @@ the publication's interleaving of batches unnecessary.
 
 Differences: weight decay touches weight matrices alone, as in the release (a well-known port also shrinks the batch
 norms' running statistics); guesses are made without dropout. The unlabeled weight is 3 and rises over the whole run:
-with the published 75 the guesses of a short run agree on one class early and stay there (digits with the CNN, 400
-steps: 17 to 59 % of test images right, against 95 to 96 % with 3). μ is 1 as published instead of the common 5, because
-the partner in a mixture is a labeled image in one of 1 + 2μ cases, and labels would be diluted further.
+with the published 75 the guesses of a short run agree on one class early and stay there. μ is 1 as published instead of
+the common 5, because the partner in a mixture is a labeled image in one of 1 + 2μ cases, and labels would be diluted
+further.
 """
 
 from __future__ import annotations

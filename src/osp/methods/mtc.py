@@ -21,8 +21,7 @@ then the images for L_d and the mixtures in one, so that batch norms see one pop
 
 - A record is a look at the whole pool in eval mode at each refresh, a share of the stage. The release records after
   each epoch what was predicted in training (`record=visits`, where an image that was not visited keeps its value; in
-  the release it counts as OOD). In a short run that says more about when an image was visited than what it is: 600
-  steps on MNIST selected 1 % of the pool, no purer than the pool itself.
+  the release it counts as OOD). In a short run that says more about when an image was visited than what it is.
 - L_d takes batch labeled and batch · mu unlabeled images: with mu 5 a sixth of them is labeled. Drawn together, as
   published (`draw=joint`, batch images in all), from 60 labeled and 30,000 unlabeled images of MNIST, a labeled one
   is among every 500.

@@ -13,9 +13,8 @@ Do not present its numbers as those of the publication. Choices of ours, none of
 
 - AdaIN acts on images (not on feature maps), its donors are the labeled images of the same batch, β is uniform,
   there is no confidence mask, all else is as UDA has it in the release of T2T;
-- of grey images only brightness and contrast are style. On MNIST, whose images hardly differ in either, the step from
-  s(u) to s' is 0.18 of that from w(u) to s(u) (mean change of a pixel; CIFAR-10: 0.40), so that what is left there is
-  mostly UDA without its mask; `style_change` is logged;
+- of grey images only brightness and contrast are style. Those of MNIST hardly differ in either, so that what is left
+  there is mostly UDA without its mask; `style_change` is logged;
 - T is 1: sharpened targets are pseudo-labels in all but name. With UDA's 0.4, which `--preset paper` has, digits with
   60 % OOD images were learned worse than from the labels alone, and hardly distinguished from OOD images.
 

@@ -22,8 +22,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from osp.methods._noise import NoiseOptions, noisy
-from osp.methods._published import OLIVER, SEMI_SUPERVISED
+from osp.methods._published import OLIVER, SEMI_SUPERVISED, NoiseOptions, noisy
 from osp.methods.base import Batch, Method, Published, Step
 from osp.parts.reduce import masked_mean
 

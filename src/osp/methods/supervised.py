@@ -16,8 +16,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from osp.methods._noise import NoiseOptions, noisy
-from osp.methods._published import OLIVER, RECIPE
+from osp.methods._published import OLIVER, RECIPE, NoiseOptions, noisy
 from osp.methods.base import Batch, Method, Published, Step
 
 

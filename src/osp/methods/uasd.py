@@ -16,8 +16,7 @@ Reference: Chen et al., Semi-Supervised Learning under Class Distribution Mismat
 - Validation images are looked at in eval mode at every refresh, not ten a step among the training images: there they
   would enter the batch norms' statistics. As in the release it is weak views of them (`gate_view`), because it is weak
   views whose predictions are accumulated: the plain view is predicted with more confidence, and a gate measured by it
-  shuts out ID images (digits, 5 labels per class, seeds 100-102, plain and weak: recall 43 and 54 % at purity 95 and
-  94 %; validation accuracy 91.1 and 90.5, one image of 180). Without validation images labeled ones take their place.
+  shuts out ID images. Without validation images labeled ones take their place.
 - The input noise of the release is `input_noise`, its whitening is left out for the reason that supervised.py gives.
 - What is accumulated is predicted without dropout, as the validation images' is.
 - The first fifth without distillation and the ramp are shares of the run.
@@ -33,7 +32,7 @@ from pydantic import Field
 from torch import Tensor
 
 from osp.distributed import gathered
-from osp.methods._noise import NoiseOptions, noisy
+from osp.methods._published import NoiseOptions, noisy
 from osp.methods.base import Batch, Method, Part, Pool, Published, Stage, Step, Task
 from osp.nets import Network
 from osp.parts.reduce import masked_mean

@@ -16,12 +16,11 @@ first pass moves the running statistics. q and the direction are computed in sin
 Differences: L_u is Miyato's KL(q ‖ p(u + r)) with Miyato's weight of 1, where Oliver et al. turn it round and give it
 0.3. The labeled loss is taken from the last pass, which needs a graph anyhow; theirs is taken from the clean one
 (`labeled_pass`). ξ is 0.01, not the published 1e-6, in the paper preset too: in single precision 1e-6 is less than the
-rounding of a pixel, and the direction found has little to do with the one sought (cosine to that of double precision,
-mean of 32 images: 0.09 with the CNN and 0.04 with WRN-10-1, against 0.999 and 1.000 with 0.01; with 1, 0.88 and 0.92).
-ε is a length over the whole image: published as 6 for 3x32x32, it is scaled to 6 · sqrt(CHW / 3072) unless set, so that
-the change of a single value keeps its size (0.108; the published images were whitened, ours have unit variance: see
-supervised.py). Oliver's input noise is `input_noise`. On stored features, whose scale is the backbone's, the ε of an
-image is 0.108 times the norm of its features, which is the same where they have unit variance.
+rounding of a pixel, and the direction found has little to do with the one sought. ε is a length over the whole image:
+published as 6 for 3x32x32, it is scaled to 6 · sqrt(CHW / 3072) unless set, so that the change of a single value keeps
+its size (0.108; the published images were whitened, ours have unit variance: see supervised.py). Oliver's input noise
+is `input_noise`. On stored features, whose scale is the backbone's, the ε of an image is 0.108 times the norm of its
+features, which is the same where they have unit variance.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from osp.methods._noise import NoiseOptions, noisy
-from osp.methods._published import OLIVER, SEMI_SUPERVISED
+from osp.methods._published import OLIVER, SEMI_SUPERVISED, NoiseOptions, noisy
 from osp.methods.base import Batch, Method, Published, Step
 from osp.nets import frozen_batchnorm_statistics
 from osp.parts.consistency import kl_divergence
