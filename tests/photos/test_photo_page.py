@@ -278,7 +278,7 @@ def test_the_page_works_in_a_browser(made: Path, tmp_path: Path) -> None:
 
 
 def test_the_command_knows_both_kinds_of_run(made: Path, tmp_path: Path, capsys: Any) -> None:
-    from osp.cli.report import report
+    from osp.cli.finished import report
 
     report(made / "alone", None, tmp_path / "p.html")
     assert "p.html" in capsys.readouterr().out

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from osp.cli import bench, export, label, lists, photos, predict, report, serve, settings, sorting, train, verify
+from osp.cli import bench, finished, label, lists, photos, predict, serve, sorting, train
 from osp.cli.mistakes import explain
 from osp.cli.text import complain, say
 from osp.errors import UserError
@@ -24,19 +24,10 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(train.demo)
-app.command()(photos.fit)
-app.command()(label.label)
-app.command()(predict.predict)
-app.command()(sorting.sort)
-app.command()(train.train)
-app.command()(report.report)
-app.command()(serve.serve)
-app.command()(export.export)
-app.command()(lists.datasets)
-app.command()(lists.methods)
-app.command()(settings.settings)
-app.command()(verify.verify)
+for command in (train.demo, photos.fit, label.label, predict.predict, sorting.sort, train.train, finished.report):
+    app.command()(command)
+for command in (serve.serve, finished.export, lists.datasets, lists.methods, lists.settings, finished.verify):
+    app.command()(command)
 app.add_typer(bench.app, name="bench")
 
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]

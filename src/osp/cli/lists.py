@@ -1,4 +1,4 @@
-"""What there is to choose from: `osp datasets` and `osp methods`."""
+"""What there is to choose from: `osp datasets`, `osp methods` and `osp settings`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 from osp.cli.text import columns, console, plain, say
 from osp.errors import UserError, short, suggest, user_path
+from osp.recipe.fields import GROUPS
 
 if TYPE_CHECKING:
     from osp.data import SourceInfo
@@ -141,6 +142,40 @@ def options_of(method: type[Method], by_scale: Mapping[str, Any] = MappingProxyT
         (name, value(by_scale.get(name, field.get_default(call_default_factory=True))), field.description or "")
         for name, field in method.Options.model_fields.items()
     ]
+
+
+def settings(
+    method: Annotated[str | None, typer.Argument(help="Show the options of this method too.")] = None,
+) -> None:
+    """Show every setting of a run with its default and meaning, and with METHOD the method's options as well.
+
+    Each can stand in a recipe file (`steps: 500`) or behind `--set` (`--set steps=500`).
+
+    Examples:
+
+    - `osp settings`
+
+    - `osp settings fixmatch`
+    """
+    options = []
+    if method is not None:
+        from osp.methods import get
+
+        options = options_of(get(method))
+    tables = {
+        title: [(name, text.unset, text.meaning) for name, text in fields.items()] for title, fields in GROUPS.items()
+    }
+    tables[f"Options of {method} (`osp methods {method} --preset paper`: as published)"] = options
+    width = max(len(row[0]) for rows in tables.values() for row in rows)
+    shown = console()
+    for title, rows in tables.items():
+        if rows:
+            shown.print(plain(title, "bold"))
+            shown.print(columns(*((name.ljust(width), *rest) for name, *rest in rows), padding=(0, 1)))
+            say()
+    if method is None:
+        say("`osp settings METHOD` adds the options of a method: learning rate, batch size and so on.")
+    say("Use any of them as `osp train --set steps=500 --set lr=0.01`, or as `steps: 500` in a recipe file (--recipe).")
 
 
 def _published(method: type[Method], key: str, data: str | None) -> tuple[str, str, str]:

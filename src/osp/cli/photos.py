@@ -81,10 +81,18 @@ def fit(
 
         say(f"The fit in {out} is complete; only its page was missing. Page: {write_report(user_path(out))}")
         return
+    from osp.data.folders import check_folder
     from osp.photos.labels import BOOK
+    from osp.runs.fitted import check_free
 
-    labeling = labels is not None and user_path(labels) == user_path(out) / BOOK
-    _check_folders(sorted_dir, pile, test, none, earlier, out, backbone == "none" or labeling)
+    given = (sorted_dir, "the folder of sorted photos"), (pile, "the pile"), (test, "--test"), (none, "--none")
+    for folder, what in given:
+        if folder is not None:
+            check_folder(user_path(folder), what)
+    if earlier is not None and user_path(earlier).resolve() == user_path(out).resolve():
+        raise UserError(f"--out {out} is the fit to go on from. Name a new folder with --out.")
+    if backbone != "none" and (labels is None or user_path(labels) != user_path(out) / BOOK):
+        check_free(user_path(out))
     from osp.engine.progress import shown
     from osp.photos.fit import fit as start
 
@@ -100,9 +108,9 @@ def fit(
     if steps is not None:
         raise UserError("--steps goes with --backbone none; with a pretrained backbone there is nothing to wait for.")
     with shown() as display, stopped("Nothing is lost: the same command goes on where it was."):
-        given: dict[str, Any] = {"test": test, "backbone": backbone, "method": method, "earlier": earlier}
-        given |= {"name": name or (), "labels": labels, "none": none}
-        run = start(sorted_dir, pile, out, **given, seed=seed, say=say, progress=display.loading)
+        asked: dict[str, Any] = {"test": test, "backbone": backbone, "method": method, "earlier": earlier}
+        asked |= {"name": name or (), "labels": labels, "none": none, "seed": seed}
+        run = start(sorted_dir, pile, out, **asked, say=say, progress=display.loading)
     print_fit(run.result, run.path)
     if page:
         from osp.report import write_report
@@ -121,29 +129,6 @@ def _only_the_page_is_missing(out: Path, sorted_dir: Path | None, pile: Path | N
     result = result_of(out)
     asked = [None if each is None else os.path.abspath(user_path(each)) for each in (sorted_dir, pile)]
     return asked == [result["sorted"], result.get("pile")]
-
-
-def _check_folders(
-    sorted_dir: Path | None,
-    pile: Path | None,
-    test: Path | None,
-    none: Path | None,
-    earlier: Path | None,
-    out: Path,
-    resumes: bool,
-) -> None:
-    """Refuse what cannot be used before anything heavy is imported."""
-    from osp.data.folders import check_folder
-    from osp.runs.fitted import check_free
-
-    given = (sorted_dir, "the folder of sorted photos"), (pile, "the pile"), (test, "--test"), (none, "--none")
-    for folder, what in given:
-        if folder is not None:
-            check_folder(user_path(folder), what)
-    if earlier is not None and user_path(earlier).resolve() == user_path(out).resolve():
-        raise UserError(f"--out {out} is the fit to go on from. Name a new folder with --out.")
-    if not resumes:
-        check_free(user_path(out))
 
 
 def _from_scratch(
@@ -217,10 +202,11 @@ def print_fit(result: dict[str, Any], path: Path) -> None:
     from osp.runs.fitted import belongs_in_words, groups_of, strangers_in_words, strangers_of
 
     rows: list[tuple[object, ...]] = []
+    counts = result["classes"].values()
     for name, estimate in result["estimates"].items():
         parts = [estimate, *([result["test"].get(name)] if result["test"] else [])]
         rows.append((name, *(_share(part) for part in parts)))
-        if _unequal(result):
+        if max(counts) > 1.5 * min(counts):
             each = [f"{part['balanced_accuracy']:.1f} %" if part else "" for part in parts]
             rows.append(("  all classes alike", *each))
     say("\nAccuracy, with its 95 % interval:")
@@ -264,8 +250,3 @@ def _share(part: dict[str, Any] | None) -> str:
     if part is None:
         return "unknown: one photo per class"
     return f"{part['accuracy']:.1f} % ({part['low']:.0f} to {part['high']:.0f}) of {part['images']}"
-
-
-def _unequal(result: dict[str, Any]) -> bool:
-    counts = result["classes"].values()
-    return bool(max(counts) > 1.5 * min(counts))

@@ -1,4 +1,4 @@
-"""`osp export`."""
+"""What can be done with a finished run: `osp report`, `osp export` and `osp verify`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,26 @@ import typer
 
 from osp.cli.text import say
 from osp.errors import UserError, user_path
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished `osp train` or `osp fit`.")],
+    compare: Annotated[Path | None, typer.Option(help="Folder of a run to compare with, such as a baseline's.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write; default: report.html in the run's folder.")] = None,
+) -> None:
+    """One self-contained page about a run: scores, a map of features, confusions, images, where it looks; of
+    `osp train` also curves.
+
+    Examples:
+
+    - `osp report runs/demo/osp`
+
+    - `osp report runs/demo/osp --compare runs/demo/supervised`
+    """
+    from osp.report import write_report
+
+    given = [None if path is None else user_path(path) for path in (compare, out)]
+    say(f"Page: {write_report(user_path(run), *given)}")
 
 
 def export(
@@ -46,3 +66,34 @@ def export(
     say(f"Input `images`: {facts['input']}. Outputs: `probabilities` and `ood_score` (larger = more OOD).")
     say(f"From a file to these pixels {facts['preprocessing']}.")
     say(f"An image with an ood_score above {float(facts['threshold']):.4g} looks unknown; class names: metadata.")
+
+
+def verify(
+    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Runs, fits, sorted folders or stores.")],
+    quiet: Annotated[bool, typer.Option("--quiet", help="Only what is wrong.")] = False,
+) -> None:
+    """Read every file of a run, a fit or a store, or the journal of a sort, and say what is wrong.
+
+    Checksums, forms, links and figures are checked; of sorted photos, whether each could be put back. No backbone is
+    loaded. Nothing is changed and no code from the folder is run. The exit code is 0 if nothing is wrong, 1 if
+    something is.
+
+    Example: `osp verify runs/first`
+    """
+    from osp.verify import verify as check
+
+    whole = True
+    for folder in folders:
+        for verdict in check(folder):
+            whole = whole and verdict.whole
+            for problem in verdict.problems:
+                say(f"{verdict.path}: DAMAGED: {problem}")
+            if verdict.interrupted:
+                say(f"{verdict.path}: INTERRUPTED: {verdict.interrupted}")
+            for note in () if quiet else verdict.notes:
+                say(f"{verdict.path}: note: {note}")
+            if verdict.whole and not quiet:
+                checks = f"{len(verdict.checked)} check{'s' * (len(verdict.checked) != 1)}"
+                say(f"{verdict.path}: nothing is wrong with this {verdict.kind} ({checks}).")
+    if not whole:
+        raise typer.Exit(1)
