@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from osp import scores
 from osp.methods import Method, Options, Published, Stage, Step, StreamSpec, Task, available, get
-from osp.methods.base import STAGE_OPTIONS, published_for, published_options
+from osp.methods.base import published_for, published_options
 from osp.nets import build_network
 
 TASK = Task(num_classes=4, shape=(1, 8, 8), num_labeled=8, num_unlabeled=30, num_val=4)
@@ -94,8 +95,12 @@ def test_every_score_is_finite_and_one_an_image(name: str) -> None:
 
 def test_a_stage_takes_the_options_unless_told_otherwise() -> None:
     method = Method(Options.model_validate({"lr": 0.7, "optimizer": "adam"}), build_network("cnn", (1, 8, 8), 4), TASK)
-    assert set(STAGE_OPTIONS) <= set(Stage.__dataclass_fields__)
     assert method.stages() == [Stage(lr=0.7, optimizer="adam", warmup=0.05)]
+    others: dict[str, Any] = {"momentum": 0.2, "nesterov": False, "weight_decay": 0.1, "decay_all": True}
+    others |= {"schedule": "steps", "drops": (0.3,), "drop_factor": 0.4, "warmup": 0.1}
+    method.options = Options(**others)
+    assert method.stages() == [Stage(**others)]
+    method.options = Options.model_validate({"lr": 0.7, "optimizer": "adam"})
     assert method.stage(lr=0.1, name="late").lr == 0.1
     assert method.stage(lr=0.1, name="late").optimizer == "adam"
 

@@ -12,10 +12,9 @@ from digit_runs import NUM_CLASSES, POOL, TASK, FakePool, batch, by_hand, refres
 from torch import Tensor, nn
 
 from osp import UserError
-from osp.methods._t2t_options import T2TOptions
 from osp.methods.base import Batch, Task, published_options
 from osp.methods.osp import OSP
-from osp.methods.t2t import T2T
+from osp.methods.t2t import T2T, T2TOptions
 from osp.nets import Network, build_network, set_batchnorm_momentum
 from osp.parts import otsu_threshold
 from osp.parts.rotation import rotate4

@@ -1,18 +1,10 @@
 """Methods: one file each, and the base they share."""
 
-from osp.methods.base import (
-    Batch,
-    ExtraOptimizer,
-    Method,
-    Options,
-    Pool,
-    Published,
-    Sample,
-    Stage,
-    Step,
-    StreamSpec,
-    Task,
-)
+from osp.methods.base import Method, Options, Published
+from osp.methods.declared import Batch, ExtraOptimizer, Pool, Sample, Stage, Step, StreamSpec, Task
+
+__all__ = ["Method", "Options", "Published", "available", "get"]
+__all__ += ["Batch", "ExtraOptimizer", "Pool", "Sample", "Stage", "Step", "StreamSpec", "Task"]
 
 
 def available() -> list[str]:
@@ -29,20 +21,3 @@ def get(name: str) -> type[Method]:
 
     trust(name)
     return find(name)
-
-
-__all__ = [
-    "Batch",
-    "ExtraOptimizer",
-    "Method",
-    "Options",
-    "Pool",
-    "Published",
-    "Sample",
-    "Stage",
-    "Step",
-    "StreamSpec",
-    "Task",
-    "available",
-    "get",
-]

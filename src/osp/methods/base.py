@@ -20,39 +20,11 @@ from torch import Tensor, nn
 
 from osp import scores
 from osp.errors import UserError
-from osp.methods.declared import (
-    Batch,
-    ExtraOptimizer,
-    OfImages,
-    Part,
-    Pool,
-    Sample,
-    Stage,
-    Step,
-    StreamSpec,
-    Task,
-)
+from osp.methods.declared import Batch, ExtraOptimizer, OfImages, Part, Pool, Sample, Stage, Step, StreamSpec, Task
 from osp.nets import Network
 
-__all__ = [
-    "UNPUBLISHED",
-    "Batch",
-    "ExtraOptimizer",
-    "Method",
-    "OfImages",
-    "Options",
-    "Part",
-    "Pool",
-    "Published",
-    "Sample",
-    "Stage",
-    "Step",
-    "StreamSpec",
-    "Task",
-    "earlier_options",
-    "published_for",
-    "published_options",
-]
+__all__ = ["UNPUBLISHED", "Method", "Options", "Published", "earlier_options", "published_for", "published_options"]
+__all__ += ["Batch", "ExtraOptimizer", "OfImages", "Part", "Pool", "Sample", "Stage", "Step", "StreamSpec", "Task"]
 
 
 class Options(BaseModel):
@@ -226,7 +198,9 @@ class Method(nn.Module):
 
     def stage(self, **changes: Any) -> Stage:
         """A stage with the common options, changed where said."""
-        common = {name: getattr(self.options, name) for name in STAGE_OPTIONS}
+        common = {
+            name: getattr(self.options, name) for name in Options.model_fields.keys() & Stage.__dataclass_fields__
+        }
         return Stage(**{**common, **changes})
 
     def streams(self, stage: Stage) -> dict[str, StreamSpec]:
@@ -307,21 +281,6 @@ class Method(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.net(images)
         return logits
-
-
-STAGE_OPTIONS = (
-    "optimizer",
-    "lr",
-    "momentum",
-    "nesterov",
-    "weight_decay",
-    "decay_all",
-    "schedule",
-    "drops",
-    "drop_factor",
-    "warmup",
-)
-"""Options that are fields of `Stage` under the same name."""
 
 
 def published_options(method: type[Method], data: str | None = None) -> dict[str, Any]:

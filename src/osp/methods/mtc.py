@@ -131,7 +131,7 @@ class MTC(Method):
     # Losses
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
-        images, rows = self.domain_images(batch), self.domain_rows(batch)
+        images, rows = self.for_domain(batch)
         if step.stage.name == "domain":
             return {"domain": self.domain_loss(self.net.encode(images), rows)}
         mixed, targets = self.mixtures(batch, step)
@@ -144,17 +144,13 @@ class MTC(Method):
             "guess": self.options.unlabeled_weight * step.linear_ramp(self.options.ramp) * squares,
         }
 
-    def domain_images(self, batch: Batch) -> Tensor:
-        """The images for L_d."""
+    def for_domain(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The images for L_d, and their rows among the labeled ones followed by the unlabeled ones."""
         if self.options.draw == "joint":
-            return batch["joint"]["weak"]
-        return torch.cat([batch["labeled"]["weak"], batch["pool"]["weak"]])
-
-    def domain_rows(self, batch: Batch) -> Tensor:
-        """The rows of those images among the labeled ones followed by the unlabeled ones."""
-        if self.options.draw == "joint":
-            return batch["joint"].rows
-        return torch.cat([batch["labeled"].rows, self.task.num_labeled + batch["pool"].rows])
+            return batch["joint"]["weak"], batch["joint"].rows
+        labeled, pool = batch["labeled"], batch["pool"]
+        rows = torch.cat([labeled.rows, self.task.num_labeled + pool.rows])
+        return torch.cat([labeled["weak"], pool["weak"]]), rows
 
     def domain_loss(self, features: Tensor, rows: Tensor) -> Tensor:
         """L_d."""
@@ -180,7 +176,7 @@ class MTC(Method):
     def after_step(self, batch: Batch, step: Step) -> None:
         """Note what was predicted; images that were not in the batch keep what they had."""
         assert self.predicted is not None
-        self.latest.index_copy_(0, gathered(self.domain_rows(batch)), gathered(self.predicted))
+        self.latest.index_copy_(0, gathered(self.for_domain(batch)[1]), gathered(self.predicted))
         self.predicted = None
 
     def refresh(self, step: Step, pool: Pool) -> None:

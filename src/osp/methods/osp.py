@@ -25,9 +25,8 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from osp.distributed import gathered
-from osp.methods._t2t_options import T2TOptions
 from osp.methods.base import Batch, Pool, Published, Stage, Step, Task
-from osp.methods.t2t import OURS, T2T, Encoded
+from osp.methods.t2t import OURS, T2T, Encoded, T2TOptions
 from osp.nets import Network
 from osp.parts.bank import OODBank
 from osp.parts.clusters import Clusters, aliasing_prototypes
