@@ -76,14 +76,7 @@ def _value_after(option: str) -> str:
 
 def _method_options() -> set[str]:
     """Options of the method on the command line, else of any method."""
-    from osp.errors import UserError
-    from osp.methods.registry import available, get
-    from osp.plugins import is_file
+    from osp.methods.registry import available, known_options
 
     named = _value_after("--method")
-    if named not in available() or is_file(named):  # a file is code: not run for the sake of a hint
-        return {option for name in available() for option in get(name).Options.model_fields}
-    try:
-        return set(get(named).Options.model_fields)
-    except UserError:
-        return set()
+    return set().union(*map(known_options, [named] if named in available() else available()))

@@ -141,16 +141,11 @@ def train(
     recipe = Recipe(**fields)
     start_processes(recipe, folder, devices, nodes)
     run = run_shown(recipe, folder, resume)
-    if speaks():
-        print_result(run.result)
-        say(f"Run: {run.path}   picture: {run.path / 'result.png'}")
-
-
-def speaks() -> bool:
-    """Whether this is the only process of a run, or the first."""
     from osp.distributed import started_rank
 
-    return started_rank() == 0
+    if started_rank() == 0:
+        print_result(run.result)
+        say(f"Run: {run.path}   picture: {run.path / 'result.png'}")
 
 
 def start_processes(recipe: Recipe, out: Path | None, devices: int | None, nodes: int | None) -> None:

@@ -194,7 +194,7 @@ class Curriculum(Method):
 
     def remember(self, pool: Pool) -> None:
         """Keep the network if no earlier cycle's did better on the validation images."""
-        (logits,) = pool.map(self.logits, part="val")
+        (logits,) = pool.map(lambda images: self.outputs(images)[1], part="val")
         accuracy = (logits.argmax(dim=1) == pool.labels("val").cpu()).float().mean()
         self.log("cycle_accuracy", 100 * accuracy)
         if accuracy >= self.best_accuracy:
@@ -204,14 +204,10 @@ class Curriculum(Method):
 
     def admit(self, cycle: int, pool: Pool) -> None:
         """Pseudo-labels of the whole pool, and which of them the next cycle learns from."""
-        (logits,) = pool.map(self.logits)
+        (logits,) = pool.map(lambda images: self.outputs(images)[1])
         confidence, labels = logits.double().softmax(dim=1).max(dim=1)  # single precision has many confidences of 1
         self.pseudo.copy_(labels)
         self.admitted_rows.copy_(admitted(confidence, min(cycle * self.options.admission, 1.0)))
-
-    def logits(self, images: Tensor) -> Tensor:
-        """Of the plain view, in single precision."""
-        return self.outputs(images)[1]
 
     def kept(self) -> Tensor | None:
         """The images that the present cycle learns from; none in the first."""
