@@ -67,6 +67,16 @@ def test_each_term_reaches_the_modules_that_it_should_and_no_other(build: Any, v
         assert {name: reached(term, method) for name, term in terms.items()} == {name: REACHED[name] for name in terms}
 
 
+def test_the_noise_of_pretraining_is_a_share_of_the_features_deviation() -> None:
+    method, given, step = by_hand(T2T, noise=0.2).eval(), batch(), step_at()
+    with torch.no_grad():
+        features = method.net.encode(torch.cat([given["labeled"]["weak"], given["pool"]["weak"]]))
+        drawn = torch.randn(features.shape, generator=step.generator("noise"))
+        clean, changed = (method.net.classifier(z) for z in (features, features + 0.2 * features.std() * drawn))
+    expected = nn.functional.kl_div(changed.log_softmax(1), clean.softmax(1), reduction="batchmean")
+    assert method.pretraining(given, step)["noise"].item() == pytest.approx(expected.item(), rel=1e-4)
+
+
 def differentiable(given: Batch) -> dict[str, Tensor]:
     """The views of a batch by stream and view, ready for a gradient."""
     return {

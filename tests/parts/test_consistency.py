@@ -83,10 +83,11 @@ def test_no_gradient_reaches_the_weak_logits() -> None:
     assert strong.grad.abs().sum() > 0
 
 
-def test_noise_has_the_given_share_of_the_features_deviation() -> None:
+@pytest.mark.parametrize("scale", [0.7, torch.tensor(0.7)])
+def test_noise_has_the_given_deviation(scale: float | Tensor) -> None:
     features = 7.0 * torch.randn(500, 64, generator=torch.Generator().manual_seed(0)) + 3.0
-    noise = noisy(features, 0.1, torch.Generator().manual_seed(1)) - features
-    assert noise.std().item() == pytest.approx(0.1 * features.std().item(), rel=0.02)
+    noise = noisy(features, scale, torch.Generator().manual_seed(1)) - features
+    assert noise.std().item() == pytest.approx(0.7, rel=0.02)
     assert noise.mean().item() == pytest.approx(0.0, abs=0.02)
     assert torch.equal(noisy(features, 0.0, torch.Generator()), features)
 

@@ -8,10 +8,8 @@ newer methods take over FixMatch's optimizer.
 from __future__ import annotations
 
 from pydantic import Field
-from torch import Tensor
 
-from osp.methods.base import Options, Published, Step
-from osp.parts.draws import randn
+from osp.methods.base import Options, Published
 
 OLIVER = "Oliver et al. 2018; the OSP paper does not state its recipe"
 RECIPE = Published.all(
@@ -45,11 +43,3 @@ class NoiseOptions(Options):
     input_noise: float = Field(
         0.0, ge=0, description="standard deviation of Gaussian noise on the views, where pixels have one of about 1"
     )
-
-
-def noisy(images: Tensor, scale: float, step: Step, name: str) -> Tensor:
-    """images + scale · N(0, 1), with draws of this name; in testing there is none."""
-    if not scale:
-        return images
-    noise = randn(tuple(images.shape), step.generator(f"noise {name}"))
-    return images + scale * noise.to(images.device, non_blocking=True)

@@ -45,9 +45,10 @@ from torch import Tensor
 from torch.func import functional_call
 
 from osp.distributed import gathered, summed_with_gradient, world
-from osp.methods._published import NoiseOptions, noisy
+from osp.methods._published import NoiseOptions
 from osp.methods.base import Batch, ExtraOptimizer, Method, Part, Pool, Published, Step, Task
 from osp.nets import Network, frozen_batchnorm_statistics
+from osp.parts.consistency import noisy
 from osp.parts.reduce import weighted_mean
 from osp.scores.usefulness import UsefulnessScore
 
@@ -139,7 +140,7 @@ class DS3L(Method):
     def look(self, batch: Batch, step: Step) -> Looked:
         """Labeled images and both views of the unlabeled ones in one pass."""
         views = [batch["labeled"]["weak"], batch["unlabeled"]["weak"], batch["unlabeled"]["weak2"]]
-        images = noisy(torch.cat(views), self.options.input_noise, step, "all")
+        images = noisy(torch.cat(views), self.options.input_noise, step.generator("noise all"))
         labeled, first, second = torch.split(self.net.encode(images), [len(view) for view in views])
         labeled_logits, second_logits = torch.tensor_split(
             self.net.classify(torch.cat([labeled, second])).float(), [len(labeled)]

@@ -22,9 +22,10 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from osp.methods._published import OLIVER, SEMI_SUPERVISED, NoiseOptions, noisy
+from osp.methods._published import OLIVER, SEMI_SUPERVISED, NoiseOptions
 from osp.methods.base import Batch, Method, Published, Step
 from osp.nets import frozen_batchnorm_statistics
+from osp.parts.consistency import noisy
 
 
 class PiModelOptions(NoiseOptions):
@@ -58,9 +59,9 @@ class PiModel(Method):
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         labeled, unlabeled, noise = batch["labeled"], batch["unlabeled"], self.options.input_noise
         with torch.no_grad(), frozen_batchnorm_statistics(self.net):
-            target_logits = self.net(noisy(unlabeled["weak"], noise, step, "first look"))
-        second = noisy(unlabeled["weak2"], noise, step, "second look")
-        logits = self.net(torch.cat([noisy(labeled["weak"], noise, step, "labeled"), second]))
+            target_logits = self.net(noisy(unlabeled["weak"], noise, step.generator("noise first look")))
+        second = noisy(unlabeled["weak2"], noise, step.generator("noise second look"))
+        logits = self.net(torch.cat([noisy(labeled["weak"], noise, step.generator("noise labeled")), second]))
         labeled_logits, second_logits = logits[: len(labeled.rows)], logits[len(labeled.rows) :]
         gap = squared_gap(second_logits, target_logits)
         self.log("look_gap", self.task.num_classes * gap.detach())

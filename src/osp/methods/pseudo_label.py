@@ -22,8 +22,9 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from osp.methods._published import OLIVER, SEMI_SUPERVISED, NoiseOptions, noisy
+from osp.methods._published import OLIVER, SEMI_SUPERVISED, NoiseOptions
 from osp.methods.base import Batch, Method, Published, Step
+from osp.parts.consistency import noisy
 from osp.parts.reduce import masked_mean
 
 
@@ -64,7 +65,7 @@ class PseudoLabel(Method):
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         labeled, unlabeled = batch["labeled"], batch["unlabeled"]
         images = torch.cat([labeled["weak"], unlabeled["weak"]])
-        features = self.net.encode(noisy(images, self.options.input_noise, step, "both"))
+        features = self.net.encode(noisy(images, self.options.input_noise, step.generator("noise both")))
         logits = self.net.classify(features)
         labeled_logits, unlabeled_logits = logits[: len(labeled.rows)], logits[len(labeled.rows) :]
         with torch.no_grad():

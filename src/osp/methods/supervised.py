@@ -16,8 +16,9 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from osp.methods._published import OLIVER, RECIPE, NoiseOptions, noisy
+from osp.methods._published import OLIVER, RECIPE, NoiseOptions
 from osp.methods.base import Batch, Method, Published, Step
+from osp.parts.consistency import noisy
 
 
 class Supervised(Method):
@@ -35,5 +36,5 @@ class Supervised(Method):
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         labeled = batch["labeled"]
-        images = noisy(labeled["weak"], self.options.input_noise, step, "labeled")
+        images = noisy(labeled["weak"], self.options.input_noise, step.generator("noise labeled"))
         return {"ce": F.cross_entropy(self.net(images), labeled.targets)}

@@ -39,7 +39,7 @@ from osp.parts.matching import MatchingHead, labeled_matching_loss, unlabeled_ma
 from osp.parts.neighbors import Neighbors, fit_neighbors
 from osp.parts.partition import id_share, otsu_threshold, ranked
 from osp.parts.pool_score import PoolAsked, ask_pool
-from osp.parts.reduce import masked_mean
+from osp.parts.reduce import batch_std, masked_mean
 from osp.parts.rotation import rotate4, rotation_loss
 from osp.scores.matching import MatchingScore
 
@@ -244,7 +244,7 @@ class T2T(Method):
         terms = self.labeled_terms(encoded.labeled, batch["labeled"].targets, step)
         if self.options.noise:
             both = torch.cat([encoded.labeled, encoded.pool])
-            changed = noisy(both, self.options.noise, step.generator("noise"))
+            changed = noisy(both, self.options.noise * batch_std(both), step.generator("noise"))
             terms["noise"] = noise_consistency(self.net.classifier(both), self.net.classifier(changed))
         return terms | self.rotation_term(encoded)
 

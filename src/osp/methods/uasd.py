@@ -32,9 +32,10 @@ from pydantic import Field
 from torch import Tensor
 
 from osp.distributed import gathered
-from osp.methods._published import NoiseOptions, noisy
+from osp.methods._published import NoiseOptions
 from osp.methods.base import Batch, Method, Part, Pool, Published, Stage, Step, Task
 from osp.nets import Network
+from osp.parts.consistency import noisy
 from osp.parts.reduce import masked_mean
 
 RELEASE = "UASD release"
@@ -101,7 +102,7 @@ class UASD(Method):
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         labeled, unlabeled = batch["labeled"], batch["unlabeled"]
         images = torch.cat([labeled["weak"], unlabeled["weak"]])
-        features = self.net.encode(noisy(images, self.options.input_noise, step, "both"))
+        features = self.net.encode(noisy(images, self.options.input_noise, step.generator("noise both")))
         logits = self.net.classify(features)
         with torch.no_grad():
             self.predicted = self.net.classifier(features).float().softmax(dim=1)

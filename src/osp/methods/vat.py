@@ -33,10 +33,10 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from osp.methods._published import OLIVER, SEMI_SUPERVISED, NoiseOptions, noisy
+from osp.methods._published import OLIVER, SEMI_SUPERVISED, NoiseOptions
 from osp.methods.base import Batch, Method, Published, Step
 from osp.nets import frozen_batchnorm_statistics
-from osp.parts.consistency import kl_divergence
+from osp.parts.consistency import kl_divergence, noisy
 from osp.parts.draws import randn
 
 
@@ -99,8 +99,9 @@ class VAT(Method):
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         o = self.options
-        known = noisy(batch["labeled"]["weak"], o.input_noise, step, "labeled")
-        images = noisy(batch["unlabeled"]["weak"], o.input_noise, step, "unlabeled")  # the same in every pass
+        known = noisy(batch["labeled"]["weak"], o.input_noise, step.generator("noise labeled"))
+        # the same in every pass
+        images = noisy(batch["unlabeled"]["weak"], o.input_noise, step.generator("noise unlabeled"))
         clean = o.labeled_pass == "clean"
         with torch.set_grad_enabled(clean or o.entropy_weight > 0), torch.autocast(images.device.type, enabled=False):
             clean_features = self.encode(known, images, step)
@@ -118,7 +119,8 @@ class VAT(Method):
             "adversarial": o.unlabeled_weight * step.sigmoid_ramp(o.ramp) * change,
         }
         if o.entropy_weight > 0:
-            terms["entropy"] = o.entropy_weight * mean_entropy(clean_logits)
+            log_p = clean_logits.log_softmax(dim=1)
+            terms["entropy"] = o.entropy_weight * -(log_p.exp() * log_p).sum(dim=1).mean()
         return terms
 
     def encode(self, known: Tensor, images: Tensor, step: Step) -> Tensor:
@@ -138,9 +140,3 @@ class VAT(Method):
                 (gradient,) = torch.autograd.grad(changed, direction)
                 direction = unit(gradient, otherwise=direction.detach())
         return self.length(images) * direction
-
-
-def mean_entropy(logits: Tensor) -> Tensor:
-    """Mean of H(p) = -Σ_c p_c ln p_c."""
-    log_p = logits.log_softmax(dim=1)
-    return -(log_p.exp() * log_p).sum(dim=1).mean()

@@ -1,4 +1,4 @@
-"""Consistency of predictions: between weak and strong views, and under noise on the features."""
+"""Consistency of predictions: between weak and strong views, and under noise."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from osp.parts.draws import randn
-from osp.parts.reduce import batch_std, masked_mean
+from osp.parts.reduce import masked_mean
 
 
 def kl_divergence(target_logits: Tensor, logits: Tensor, temperature: float = 1.0) -> Tensor:
@@ -28,10 +28,11 @@ def sharpened_consistency(
     return masked_mean(kl_divergence(weak_logits, strong_logits, temperature), mask, least), mask
 
 
-def noisy(features: Tensor, scale: float, generator: torch.Generator) -> Tensor:
-    """Features with Gaussian noise of `scale` times their own standard deviation over the batch."""
-    noise = randn(tuple(features.shape), generator).to(features.device, non_blocking=True)
-    return features + scale * batch_std(features) * noise
+def noisy(values: Tensor, scale: float | Tensor, generator: torch.Generator) -> Tensor:
+    """Images or features + scale · N(0, 1); with a scale of 0.0 as they are."""
+    if isinstance(scale, float) and not scale:
+        return values
+    return values + scale * randn(tuple(values.shape), generator).to(values.device, non_blocking=True)
 
 
 def noise_consistency(logits: Tensor, noisy_logits: Tensor) -> Tensor:
