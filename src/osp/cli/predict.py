@@ -62,11 +62,9 @@ def predict(
     for note in notes:
         complain(note)
     model = load(run)
-    failed = 0
     with shown() as display:
         found = predict_cached(model, files, accept, display.loading)
-        for row in _rows(found, form, model.class_names):
-            failed += row
+        failed = sum(_rows(found, form, model.class_names))
     if failed:
         complain(f"{failed} of {len(files)} files could not be read.")
         raise typer.Exit(1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 WHOLE = 10_000
@@ -65,7 +66,7 @@ def fit_neighbors(
     reference begins with.
     `at_once` bounds the memory: cosines of so many nodes with all are held at a time.
     """
-    basis = principal_directions(unit_rows((references if len(references) else labeled).float()), dim)
+    basis = principal_directions(F.normalize((references if len(references) else labeled).float(), dim=1), dim)
     none = references[:0] if none is None else none
     nodes, count = embed(torch.cat([labeled, none, references]), basis), len(labeled)
     outside = slice(count, count + len(none))
@@ -84,11 +85,7 @@ def fit_neighbors(
 
 def embed(features: Tensor, basis: Tensor) -> Tensor:
     """Features in the directions of the basis, at length one before and after."""
-    return unit_rows(unit_rows(features.float()) @ basis)
-
-
-def unit_rows(features: Tensor) -> Tensor:
-    return torch.nn.functional.normalize(features, dim=1)
+    return F.normalize(F.normalize(features.float(), dim=1) @ basis, dim=1)
 
 
 def principal_directions(features: Tensor, dim: int, rounds: int = 4) -> Tensor:
