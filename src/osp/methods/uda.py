@@ -78,7 +78,6 @@ class UDA(Method):
     Options = UDAOptions
     unlabeled_views = ("weak", "strong")
     mechanism = ("mask_rate",)
-    paper_steps = 250_000
     paper = {  # noqa: RUF012
         **t2t_optimizer(RELEASE),
         **Published.all(RELEASE, temperature=0.4, threshold=0.8, least_share=0.0, unlabeled_weight=1.0),
