@@ -55,14 +55,13 @@ def labeling_logits(net: Network, weak: Tensor) -> Tensor:
         return net.classify(net.encode_as_tested(weak)).float()
 
 
-def three_looks(
-    net: Network, labeled: Tensor, weak: Tensor, strong: Tensor, joint_weak: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def three_looks(net: Network, batch: Batch, joint_weak: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Logits of labeled, weak and strong views, the weak ones for labels.
 
     Labeled and strong views go in one pass. Weak ones go as `labeling_logits` says, or in the same pass (`joint_weak`,
     as in the releases): then labels depend on the batch.
     """
+    labeled, weak, strong = batch["labeled"]["weak"], batch["unlabeled"]["weak"], batch["unlabeled"]["strong"]
     labels = [] if joint_weak else [labeling_logits(net, weak)]
     views = [labeled, strong, weak] if joint_weak else [labeled, strong]
     looks = torch.split(net(torch.cat(views)).float(), [len(view) for view in views])
@@ -85,13 +84,10 @@ class FixMatch(Method):
     }
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
-        labeled, unlabeled = batch["labeled"], batch["unlabeled"]
-        labeled_logits, weak_logits, strong_logits = three_looks(
-            self.net, labeled["weak"], unlabeled["weak"], unlabeled["strong"], self.options.joint_weak
-        )
+        labeled_logits, weak_logits, strong_logits = three_looks(self.net, batch, self.options.joint_weak)
         consistency, mask = pseudo_label_loss(weak_logits, strong_logits, self.options.threshold)
         self.log("mask_rate", mask.mean())
         return {
-            "ce": F.cross_entropy(labeled_logits, labeled.targets),
+            "ce": F.cross_entropy(labeled_logits, batch["labeled"].targets),
             "consistency": self.options.unlabeled_weight * consistency,
         }

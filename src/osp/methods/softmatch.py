@@ -69,10 +69,8 @@ class SoftMatch(Method):
         self.register_buffer("moments", torch.zeros(3))  # running sums of m, v and of the weights of both
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
-        o, labeled, unlabeled = self.options, batch["labeled"], batch["unlabeled"]
-        labeled_logits, weak_logits, strong_logits = three_looks(
-            self.net, labeled["weak"], unlabeled["weak"], unlabeled["strong"], o.joint_weak
-        )
+        o = self.options
+        labeled_logits, weak_logits, strong_logits = three_looks(self.net, batch, o.joint_weak)
         confidence, labels = weak_logits.softmax(dim=1).max(dim=1)
         mean, variance = self.update(confidence)
         weights = soft_weights(confidence, mean, variance, o.sharpness)
@@ -80,7 +78,7 @@ class SoftMatch(Method):
         self.log("weight", weights.mean())
         self.log("confidence", mean)
         return {
-            "ce": F.cross_entropy(labeled_logits, labeled.targets),
+            "ce": F.cross_entropy(labeled_logits, batch["labeled"].targets),
             "consistency": o.unlabeled_weight * consistency,
         }
 

@@ -38,7 +38,7 @@ from torch import Tensor
 
 from osp.methods._published import fixmatch_optimizer
 from osp.methods.base import Batch, Method, Options, Pool, Published, Stage, Step, StreamSpec, Task
-from osp.methods.fixmatch import labeling_logits, pseudo_label_loss
+from osp.methods.fixmatch import labeling_logits, pseudo_label_loss, three_looks
 from osp.nets import Network
 from osp.parts.matching import binary_entropy
 from osp.parts.one_vs_all import all_negatives_loss, linear_layers, positive_loss, soft_consistency
@@ -121,23 +121,20 @@ class SSB(Method):
     # Losses
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
-        weak_logits = labeling_logits(self.net, batch["unlabeled"]["weak"])
-        stage = self.classifying if step.stage.name == "classify" else self.detecting
-        return stage(batch, weak_logits)
+        return self.classifying(batch) if step.stage.name == "classify" else self.detecting(batch)
 
-    def classifying(self, batch: Batch, weak_logits: Tensor) -> dict[str, Tensor]:
+    def classifying(self, batch: Batch) -> dict[str, Tensor]:
         """Stage A: FixMatch."""
-        labeled, unlabeled = batch["labeled"], batch["unlabeled"]
-        logits = self.net(torch.cat([labeled["weak"], unlabeled["strong"]])).float()
-        split = len(labeled.rows)
+        labeled_logits, weak_logits, strong_logits = three_looks(self.net, batch, joint_weak=False)
         return {
-            "ce": F.cross_entropy(logits[:split], labeled.targets),
-            "consistency": self.options.unlabeled_weight * self.fixmatch(weak_logits, logits[split:]),
+            "ce": F.cross_entropy(labeled_logits, batch["labeled"].targets),
+            "consistency": self.options.unlabeled_weight * self.fixmatch(weak_logits, strong_logits),
         }
 
-    def detecting(self, batch: Batch, weak_logits: Tensor) -> dict[str, Tensor]:
+    def detecting(self, batch: Batch) -> dict[str, Tensor]:
         """Stage B: FixMatch goes on, and the detector learns."""
         o, labeled, pool, unlabeled = self.options, batch["labeled"], batch["pool"], batch["unlabeled"]
+        weak_logits = labeling_logits(self.net, unlabeled["weak"])
         views = [labeled[view] for view in ("weak", "flip", "strong", "strong2")]
         views += [pool["weak"], pool["flip"], pool["strong"], unlabeled["strong"]]
         *learned, strong = torch.split(self.net.encode(torch.cat(views)), [len(view) for view in views])
