@@ -119,14 +119,10 @@ class OpenMatch(Method):
             "socr": o.socr_weight * soft_consistency(first, second),
         }
         if selects:
-            terms["consistency"] = o.unlabeled_weight * self.fixmatch(weak_logits, features[4])
+            loss, mask = pseudo_label_loss(weak_logits, self.net.classify(features[4]).float(), o.threshold)
+            self.log("mask_rate", mask.mean())
+            terms["consistency"] = o.unlabeled_weight * loss
         return terms
-
-    def fixmatch(self, weak_logits: Tensor, strong_features: Tensor) -> Tensor:
-        """L_fm."""
-        loss, mask = pseudo_label_loss(weak_logits, self.net.classify(strong_features).float(), self.options.threshold)
-        self.log("mask_rate", mask.mean())
-        return loss
 
     # The selection
 
