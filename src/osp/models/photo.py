@@ -28,10 +28,9 @@ from osp.models.instant import Adapter, Instant, tensor
 from osp.models.model import Answer, Model, named
 from osp.nets.huggingface import PREFIX, huggingface
 from osp.nets.pretrained import Backbone, efficientnet_lite0
-from osp.parts.clusters import Clusters
-from osp.parts.neighbors import Neighbors
-from osp.parts.pool_score import PoolAsked
-from osp.runs.fitted import ARRAYS, FACTS, check_array, read_model_files
+from osp.runs.checkpoint import load_state
+from osp.runs.fitted import ALWAYS, ARRAYS, ASKED, FACTS, read_model_files
+from osp.runs.schema import PhotoFacts
 from osp.scores.pool import BothScore
 
 BACKBONES: dict[str, Callable[[], Backbone]] = {"lite0": efficientnet_lite0}
@@ -40,11 +39,8 @@ PLAIN = Backbone("plain-features", "none", nn.Identity(), 0, (0.0,) * 3, (1.0,) 
 SAVED_AS = {"efficientnet-lite0": "lite0"}
 """Names in saved models."""
 FORMAT = 4
-ASKED = "asked."
-"""Before the names of the arrays that ask the pile: those of the score `pool`."""
-_SCORING = ("labeled", "labels", "references", "reference_scores", "pile_scores", "id_scores", "id_weights")
-_ARRAYS = ("mean", "weight", "bias", *_SCORING)
-_ADAPTER = ("adapter_down", "adapter_bias", "adapter_up")
+ADAPTER = "adapter_"
+_PERHAPS = ("held_out", "head_mean", "groups")
 _NUMBERS = ("strength", "temperature", "neighbors", "smoothing")
 
 
@@ -109,20 +105,14 @@ class PhotoModel(Model):
     def save(self, folder: Path | str) -> None:
         """Write the model; the facts come last, so that a folder with them is complete."""
         folder = Path(folder)
-        arrays = {name: np.ascontiguousarray(getattr(self.instant, name)) for name in _ARRAYS}
+        arrays = {name: getattr(self.instant, name) for name in (*ALWAYS, *_PERHAPS)}
         if self.instant.adapter is not None:
-            arrays |= {name: np.ascontiguousarray(getattr(self.instant.adapter, name[8:])) for name in _ADAPTER}
-        if self.instant.held_out is not None:
-            arrays["held_out"] = np.ascontiguousarray(self.instant.held_out)
-        if self.instant.head_mean is not None:
-            arrays["head_mean"] = np.ascontiguousarray(self.instant.head_mean)
+            arrays |= {ADAPTER + name: each for name, each in vars(self.instant.adapter).items()}
         if self.instant.asked is not None:
             score = BothScore(len(self.instant.mean), len(self.instant.class_names))
             score.take(self.instant.asked)
-            arrays |= {ASKED + name: value.contiguous().numpy() for name, value in score.state_dict().items()}
-        if self.instant.groups is not None:
-            arrays["groups"] = np.ascontiguousarray(self.instant.groups)
-        content = save_arrays(arrays)
+            arrays |= {ASKED + name: each.numpy() for name, each in score.state_dict().items()}
+        content = save_arrays({name: np.ascontiguousarray(each) for name, each in arrays.items() if each is not None})
         facts: dict[str, Any] = {
             "format": FORMAT,
             "class_names": self.instant.class_names,
@@ -187,75 +177,26 @@ def read_model(folder: Path | str) -> tuple[Instant, str, str]:
     """The fitted answer of a saved model, and name and checksum of its backbone, which is not loaded."""
     facts, arrays = read_model_files(Path(folder))
     try:
-        return _instant(facts, arrays), str(facts["backbone"]["name"]), str(facts["backbone"]["checksum"])
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+        return _instant(facts, arrays, Path(folder)), facts.backbone.name, facts.backbone.checksum
+    except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"The model in {folder} is damaged ({error}). Run the fit again.") from None
 
 
-def _instant(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Instant:
+def _instant(facts: PhotoFacts, arrays: dict[str, np.ndarray], folder: Path) -> Instant:
     """The fitted answer of numbers and arrays that were checked."""
-    values = {name: arrays[name] for name in _ARRAYS}
-    names, dim = tuple(facts["class_names"]), len(values["mean"])
-    adapter = Adapter(*(arrays[name] for name in _ADAPTER)) if _ADAPTER[0] in arrays else None
-    asked = _asked(arrays, len(names), dim)
+    adapter, asked = (
+        {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+        for prefix in (ADAPTER, ASKED)
+    )
+    score = BothScore(len(arrays["mean"]), len(facts.class_names))
+    if asked:
+        load_state(score, {name: tensor(array) for name, array in asked.items()}, folder)
+    fields: dict[str, Any] = {name: getattr(facts, name) for name in _NUMBERS}
+    fields |= {name: arrays.get(name) for name in (*ALWAYS, *_PERHAPS)}
     return Instant(
-        class_names=names,
-        strength=float(facts["strength"]),
-        temperature=float(facts["temperature"]),
-        smoothing=float(facts["smoothing"]),
-        neighbors=int(facts["neighbors"]),
-        estimate=Estimate(**facts["estimate"]) if facts["estimate"] else None,
-        held_out=arrays.get("held_out"),
-        adapter=adapter,
-        head_mean=arrays.get("head_mean"),
-        asked=asked,
-        groups=_groups(arrays.get("groups"), asked),
-        **values,
+        **fields,
+        class_names=tuple(facts.class_names),
+        estimate=None if facts.estimate is None else Estimate(**facts.estimate.model_dump(exclude_unset=True)),
+        adapter=Adapter(**adapter) if adapter else None,
+        asked=score.part if asked else None,
     )
-
-
-def _groups(groups: np.ndarray | None, asked: PoolAsked | None) -> np.ndarray | None:
-    """The number of the group at each free center."""
-    free = 0 if asked is None else asked.clusters.free.shape[1]
-    if groups is not None:
-        if groups.shape != (free,) or groups.dtype.kind not in "iu":
-            raise ValueError(f"groups is {groups.shape} of {groups.dtype}, not {free} whole numbers")
-        if free and not 0 <= groups.min() <= groups.max() <= free:
-            raise ValueError(f"groups holds a number that is not between 0 and {free}")
-    return groups
-
-
-def _asked(arrays: dict[str, np.ndarray], classes: int, dim: int) -> PoolAsked | None:
-    """What asks the pile, with shapes that fit together; None where the model has none."""
-    found = {name.removeprefix(ASKED): array for name, array in arrays.items() if name.startswith(ASKED)}
-    if not found:
-        return None
-    score = BothScore(dim, classes)
-    names = set(score.state_dict())
-    if found.keys() != names:
-        raise ValueError(f"of the arrays {ASKED}* {', '.join(sorted(names ^ found.keys()))} are missing or too many")
-    starts, free, width = (
-        len(found["clusters.free"]),
-        found["clusters.free"].shape[1:][:1],
-        found["clusters.basis"].shape[1:],
-    )
-    nodes, near = found["neighbors.nodes"].shape[:1], found["neighbors.basis"].shape[1:]
-    shapes = {
-        "clusters.mean": (dim,),
-        "clusters.basis": (dim, *width),
-        "clusters.known": (starts, classes, *width),
-        "clusters.free": (starts, *free, *width),
-        "neighbors.basis": (dim, *near),
-        "neighbors.nodes": (*nodes, *near),
-        "neighbors.values": nodes,
-        "middle": (3,),
-        "spread": (3,),
-    }
-    for name, shape in shapes.items():
-        check_array(ASKED + name, found[name], shape)
-    if starts == 0 or nodes == (0,) or not (found["spread"] > 0).all():
-        raise ValueError(f"the arrays {ASKED}* hold nothing that can be asked")
-    clusters = Clusters(*(tensor(found[f"clusters.{name}"]) for name in ("mean", "basis", "known", "free")))
-    basis, graph, values = (tensor(found[f"neighbors.{name}"]) for name in ("basis", "nodes", "values"))
-    neighbors = Neighbors(basis, graph, values)
-    return PoolAsked(clusters, neighbors, tensor(found["middle"]), tensor(found["spread"]))

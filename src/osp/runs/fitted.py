@@ -24,6 +24,18 @@ FORMATS = (2, 3, 4)
 """Of photo models that are read: 3 has a mean of the head's own, 4 perhaps scores that ask the pile."""
 LARGEST, LARGEST_FEATURE, LARGEST_MODEL = 1e9, 1e30, 8 << 30
 """Centred features have length one, and what is computed from them stays far below the first. Bytes of all arrays."""
+ASKED = "asked."
+"""Before the names of the arrays that ask the pile: those of the score `pool`."""
+_SHAPES = """
+    mean D, weight KD, bias K, labels N, labeled ND, references RD, reference_scores R, pile_scores R, id_scores H,
+    id_weights H, held_out NK, head_mean D, adapter_down AD, adapter_bias A, adapter_up DA, asked.clusters.mean D,
+    asked.clusters.basis DW, asked.clusters.known SKW, asked.clusters.free SFW, asked.neighbors.basis DV,
+    asked.neighbors.nodes MV, asked.neighbors.values M, asked.middle 3, asked.spread 3, groups F
+"""
+SHAPES: dict[str, str] = dict(each.split() for each in _SHAPES.split(","))
+"""Of the arrays of a photo model: the same letter is the same size, K that of the classes."""
+ALWAYS = tuple(SHAPES)[:10]
+"""Those that no model is without."""
 
 
 class Doubt(NamedTuple):
@@ -162,23 +174,23 @@ def result_of(run: Path) -> dict[str, Any]:
     return read_checked(run / RESULT, FitResult, "Run the fit again.")
 
 
-def read_model_files(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def read_model_files(folder: Path) -> tuple[PhotoFacts, dict[str, np.ndarray]]:
     """Names and numbers, and the arrays, of the photo model in a folder: of the shapes and types that fit together,
     and finite. UserError where that is not so."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
     try:
-        facts = read_json(folder / FACTS)
-        if facts.get("format") not in FORMATS:
+        fields = read_json(folder / FACTS)
+        if fields.get("format") not in FORMATS:
             raise UserError(
-                f"The model in {folder} has format {short(facts.get('format'))}; this version reads "
+                f"The model in {folder} has format {short(fields.get('format'))}; this version reads "
                 f"{FORMATS[0]} to {FORMATS[-1]}. Run the fit again."
             )
-        check(facts, PhotoFacts)
+        facts = check(fields, PhotoFacts)
         with files.open_plain(folder / ARRAYS, LARGEST_MODEL) as file:
             made = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-        if facts.get("arrays") not in (None, made):
+        if facts.arrays not in (None, made):
             raise ValueError(f"{ARRAYS} has another checksum than {FACTS} says")
         arrays = load_file(folder / ARRAYS)
         _check_arrays(facts, arrays)
@@ -191,36 +203,26 @@ def read_model_files(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray
     return facts, arrays
 
 
-def _check_arrays(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    classes, labels = len(facts["class_names"]), arrays["labels"]
-    dim, count, near = len(arrays["mean"]), len(labels), len(arrays["references"])
-    shapes: dict[str, tuple[int, ...]] = {
-        "mean": (dim,),
-        "weight": (classes, dim),
-        "bias": (classes,),
-        "labels": (count,),
-        "labeled": (count, dim),
-        "references": (near, dim),
-        "reference_scores": (near,),
-        "pile_scores": (near,),
-        "id_scores": (len(arrays["id_scores"]),),
-        "id_weights": (len(arrays["id_scores"]),),
-    }
-    hidden = len(arrays["adapter_bias"]) if "adapter_bias" in arrays else 0
-    perhaps = {
-        "adapter_down": (hidden, dim),
-        "adapter_bias": (hidden,),
-        "adapter_up": (dim, hidden),
-        "held_out": (count, classes),
-        "head_mean": (dim,),
-    }
-    shapes |= {name: shape for name, shape in perhaps.items() if name in arrays}
-    for name, shape in shapes.items():
-        check_array(name, arrays[name], shape, "iu" if name == "labels" else "f")
-    if not count or not 0 <= labels.min() <= labels.max() < classes:
-        raise ValueError("labels do not fit the classes")
-    if facts["neighbors"] > near:
-        raise ValueError(f"{facts['neighbors']} neighbors among {near}")
+def _check_arrays(facts: PhotoFacts, arrays: dict[str, np.ndarray]) -> None:
+    """Refuse arrays whose sizes do not fit together, and what cannot be asked."""
+    asked = {name for name in arrays if name.startswith(ASKED)}
+    if asked and (odd := asked ^ {name for name in SHAPES if name.startswith(ASKED)}):
+        raise ValueError(f"of the arrays {ASKED}* {', '.join(sorted(odd))} are missing or too many")
+    sizes = {"K": len(facts.class_names), "3": 3} | ({} if asked else {"F": 0})
+    for name, letters in SHAPES.items():
+        if name in ALWAYS or name in arrays:
+            for letter, size in zip(letters, (*arrays[name].shape, 0, 0, 0), strict=False):
+                sizes.setdefault(letter, size)
+            shape = tuple(sizes[letter] for letter in letters)
+            check_array(name, arrays[name], shape, "iu" if name in ("labels", "groups") else "f")
+    for name, most in (("labels", sizes["K"] - 1), ("groups", sizes["F"])):
+        numbers = arrays.get(name, np.zeros(1, np.int64))
+        if numbers.size and not 0 <= numbers.min() <= numbers.max() <= most:
+            raise ValueError(f"{name} holds a number that is not between 0 and {most}")
+    if not sizes["N"] or facts.neighbors > sizes["R"]:
+        raise ValueError(f"{facts.neighbors} neighbors among {sizes['R']}, {sizes['N']} labels")
+    if asked and not (sizes["S"] and sizes["M"] and (arrays[f"{ASKED}spread"] > 0).all()):
+        raise ValueError(f"the arrays {ASKED}* hold nothing that can be asked")
 
 
 def check_array(name: str, array: np.ndarray, shape: tuple[int, ...], kinds: str = "f") -> None:
@@ -241,7 +243,7 @@ def read_fit(folder: Path) -> tuple[dict[str, Any], FitTables]:
         names = tuple(result["classes"])
         number = {name: place for place, name in enumerate(names)}
         facts, arrays = read_model_files(folder)
-        if tuple(facts["class_names"]) != names:
+        if tuple(facts.class_names) != names:
             raise ValueError(f"{RESULT} and {FACTS} have other classes")
         taught = read_rows(folder / "labels.json", 3)
         if len(taught) != len(arrays["labeled"]):
