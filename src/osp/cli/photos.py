@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import astuple
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -224,7 +225,9 @@ def print_fit(result: dict[str, Any], path: Path) -> None:
             say(strangers_in_words(classes))
             if any(each.strangers for each in classes.values()):
                 heads = ("", "let in", "probably right", "probably strangers")
-                console().print(columns(*((printable(name), *each) for name, each in classes.items()), headings=heads))
+                console().print(
+                    columns(*((printable(name), *astuple(each)) for name, each in classes.items()), headings=heads)
+                )
                 say(f"Stricter: osp sort {path} PILE --to FOLDER --accept 0.8")
         if not result["threshold_photos"]:
             say("That is a guess: with one photo per class the threshold rests on the pile alone.")

@@ -25,7 +25,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +132,7 @@ def write_fit(folder: Path, model: PhotoModel, photos: Photographs, result: dict
                 "share": belonging.share,
                 "share_low": belonging.low,
                 "share_high": belonging.high,
-                "classes": {name: each._asdict() for name, each in classes.items()},
+                "classes": {name: asdict(each) for name, each in classes.items()},
             }
         limit = instant.threshold()
         result["threshold"] = limit if math.isfinite(limit) else None

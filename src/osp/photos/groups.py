@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from osp.errors import UserError, printable
 from osp.models.instant import FeatureRows, Instant
 from osp.models.model import group_name
 from osp.photos.labels import Label
-from osp.runs.fitted import Group, groups_of
+from osp.runs.fitted import groups_of
+from osp.runs.schema import Group
 
 SAME = 0.8
 """Cosine from which two centers are one: several may have settled on one kind."""
@@ -53,7 +54,7 @@ def described(members: Sequence[np.ndarray], files: Sequence[str]) -> list[dict[
         Group(group_name(number), len(rows), [files[row] for row in rows[:SUREST]])
         for number, rows in enumerate(members, 1)
     )
-    return [each._asdict() for each in found]
+    return [asdict(each) for each in found]
 
 
 def in_words(groups: Sequence[Group], most: int = 6) -> str:

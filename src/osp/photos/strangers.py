@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from osp.models.model import Prediction
-from osp.runs.fitted import LetIn
+from osp.runs.schema import LetIn
 
 
 def let_in(said: Iterable[Prediction], classes: Sequence[str]) -> dict[str, LetIn]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import math
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,8 @@ import numpy as np
 from osp import files
 from osp.errors import UserError, short
 from osp.evaluate.predictions import NONE, Judged
-from osp.runs.schema import LEARNED, FitResult, PhotoFacts, check, read_checked, read_json, read_rows
+from osp.runs.folder import creatable
+from osp.runs.schema import LEARNED, FitResult, Group, LetIn, PhotoFacts, check, read_checked, read_json, read_rows
 from osp.tables import read_table
 
 ARRAYS, FACTS, RESULT = "photos.safetensors", "photos.json", "result.json"
@@ -44,25 +44,6 @@ class Doubt(NamedTuple):
     file: str
     label: str
     looks_like: str
-
-
-class LetIn(NamedTuple):
-    """Photos of a pile that are let in as one class."""
-
-    let_in: int
-    right: int
-    """Probably; others show another class, or none."""
-    strangers: int
-    """Probably: they show none of the classes."""
-
-
-class Group(NamedTuple):
-    """Unknown photos of the pile that look alike."""
-
-    name: str
-    photos: int
-    surest: list[str]
-    """Files, the surest first."""
 
 
 @dataclass(frozen=True)
@@ -100,18 +81,13 @@ def is_fit(folder: Path) -> bool:
 def check_free(folder: Path, labeling: bool = False) -> None:
     """Refuse a folder that is in use or cannot be made, before any work is done; one in which somebody is `labeling`
     may hold the labels and an earlier fit."""
-    try:
+    with creatable(folder):
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
             what = "link" if folder.is_symlink() else "file"
             raise UserError(f"--out {folder} is a {what}; name a new folder.")
         if folder.is_dir() and any(folder.iterdir()) and not labeling:
             fitted = f" It holds a fit; to go on from it, add --from {folder}." if (folder / FACTS).exists() else ""
             raise UserError(f"The folder {folder} is not empty; name a new one with --out.{fitted}")
-        parent = next(each for each in [folder, *folder.absolute().parents] if each.exists())
-    except OSError as error:
-        raise UserError(f"--out {folder}: {error.strerror or error}. Choose another --out.") from None
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise UserError(f"--out {folder}: cannot write into {parent}. Choose another --out.")
 
 
 def answer_of(result: dict[str, Any]) -> str:
@@ -126,11 +102,7 @@ def answer_of(result: dict[str, Any]) -> str:
 def strangers_of(result: dict[str, Any]) -> dict[str, LetIn] | None:
     """What is let in as each class, and what of that is probably right; None where it is not known."""
     found = result["pile_photos"].get("classes")
-    return (
-        None
-        if found is None
-        else {name: LetIn(each["let_in"], each["right"], each["strangers"]) for name, each in found.items()}
-    )
+    return found and {name: LetIn(each["let_in"], each["right"], each["strangers"]) for name, each in found.items()}
 
 
 def belongs_in_words(pile: Mapping[str, Any]) -> str:
@@ -163,8 +135,7 @@ def strangers_in_words(classes: Mapping[str, LetIn]) -> str:
 
 def groups_of(result: dict[str, Any]) -> list[Group]:
     """The groups of unknown photos of a fit, the largest first; of earlier versions none."""
-    found = result.get("groups") or []
-    return [Group(each["name"], each["photos"], each["surest"]) for each in found]
+    return [Group(each["name"], each["photos"], each["surest"]) for each in result.get("groups") or []]
 
 
 def result_of(run: Path) -> dict[str, Any]:

@@ -21,13 +21,13 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from osp.errors import UserError, short
 from osp.files import LARGEST_SMALL as LARGEST
 from osp.files import locked, make_folder, open_plain, write_bytes
 from osp.runs.folder import RunFolder
-from osp.runs.schema import Result, Word, check, is_metrics
+from osp.runs.schema import Fields, Result, Whole, Word, check, is_metrics
 
 FORMAT = 1
 ENDING = ".jsonl"
@@ -40,17 +40,15 @@ _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
-class Line(BaseModel):
-    """A run as one line has it; fields of later versions may be there too."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
+class Line(Fields):
+    """A run as one line has it."""
 
     format: Literal[1]
     name: str = Field(max_length=255, pattern=r"^[^./\\\x00-\x1f][^/\\\x00-\x1f]*$")
     """Under which a store has it: a name, never a path."""
     identity: Word
     versions: dict[str, Word]
-    machine: dict[str, Word | int | None] = Field(default_factory=dict)
+    machine: dict[str, Word | Whole | None] = Field(default_factory=dict)
     data: dict[str, Word] = Field(default_factory=dict)
     """Content keys of its images."""
     recipe: dict[str, Any] = Field(default_factory=dict)
@@ -170,16 +168,6 @@ def _depth(content: bytes) -> int:
     return max(accumulate(steps), default=0)
 
 
-# Writing
-
-
-def text_of(line: Mapping[str, Any]) -> bytes:
-    """A line as it is written; ValueError where it would not be read again."""
-    content = json.dumps(line, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n"
-    parsed(content)
-    return content
-
-
 def add_lines(root: Path, lines: Sequence[Mapping[str, Any]]) -> None:
     """Put runs into the files of a folder, each into that of its data set; one of the same name gives way.
 
@@ -188,19 +176,16 @@ def add_lines(root: Path, lines: Sequence[Mapping[str, Any]]) -> None:
     make_folder(root)
     by_file: dict[Path, dict[str, bytes]] = {}
     for line in lines:
+        file = re.sub(r"[^\w-]", "_", str(line["plan"].get("data")))[:100] + ENDING
         try:
-            by_file.setdefault(root / file_name(line), {})[str(line["name"])] = text_of(line)
+            content = json.dumps(line, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+            parsed(content)  # what would not be read again is not written
         except ValueError as error:
             raise UserError(f"The run {short(line.get('name'))} cannot be written as a line: {error}.") from None
+        by_file.setdefault(root / file, {})[str(line["name"])] = content
     with locked(root / LOCK):
         for path, new in by_file.items():
             write_bytes(path, _without(path, new) + b"".join(new.values()))
-
-
-def file_name(line: Mapping[str, Any]) -> str:
-    """`mnist.jsonl`."""
-    data = re.sub(r"[^\w-]", "_", str(line["plan"].get("data")))[:100]
-    return f"{data}{ENDING}"
 
 
 def _without(path: Path, names: Mapping[str, object]) -> bytes:

@@ -6,24 +6,23 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, RootModel, ValidationError, create_model, model_validator
 
 from osp import files
 from osp.errors import UserError, short
 
-
-def _no_bool(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError("it should be a number")
-    return value
-
-
-Number = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False, strict=True, ge=-1e100, le=1e100)]
-Count = Annotated[int, Field(ge=0, le=2**62, strict=True)]
+Number = Annotated[float, Field(allow_inf_nan=False, strict=True, ge=-1e100, le=1e100)]
+Whole = Annotated[int, Field(strict=True)]
+Count = Annotated[Whole, Field(ge=0, le=2**62)]
 Word = Annotated[str, Field(max_length=10_000)]
+
+
+class Fields(BaseModel, extra="allow"):
+    """A file of ours; fields of other versions may be there too."""
 
 
 class Detection(BaseModel):
@@ -35,64 +34,46 @@ class Detection(BaseModel):
     """By each score, where only the reported one's numbers stand above."""
 
 
-class Result(BaseModel):
-    """result.json of a training; fields of other versions may be there too."""
+def _optional(kind: Any, names: str) -> dict[str, Any]:
+    """Fields of one kind, each of which may be missing or null."""
+    return dict.fromkeys(names.split(), (kind | None, None))
 
-    model_config = ConfigDict(extra="allow", strict=True)
 
-    method: Word | None = None
-    dataset: Word | None = None
-    data_variant: Word | None = None
-    ood_ratio: Number | None = None
-    labels_per_class: Count | None = None
-    class_names: list[Word] | None = None
-    seed: Count | None = None
-    steps: Count | None = None
-    images_seen: Count | None = None
-    seconds: Number | None = None
+_Plain: Any = create_model(
+    "_Plain",
+    __base__=Fields,
+    **_optional(Word, "method dataset data_variant own_score score identity"),
+    **_optional(Count, "labels_per_class seed steps images_seen test_images"),
+    **_optional(Number, "ood_ratio seconds auroc msp_auroc own_auroc pool_auroc aupr_id aupr_ood fpr95 open_accuracy"),
+    **_optional(Number, "calibration_error purity recall angle interclass_variance val_accuracy threshold"),
+)
+
+
+class Result(_Plain):
+    """result.json of a training."""
+
     accuracy: Number | None
-    auroc: Number | None = None
-    msp_auroc: Number | None = None
-    own_score: Word | None = None
-    own_auroc: Number | None = None
-    pool_auroc: Number | None = None
-    aupr_id: Number | None = None
-    aupr_ood: Number | None = None
-    fpr95: Number | None = None
-    open_accuracy: Number | None = None
-    calibration_error: Number | None = None
-    purity: Number | None = None
-    recall: Number | None = None
-    angle: Number | None = None
-    interclass_variance: Number | None = None
-    val_accuracy: Number | None = None
-    threshold: Number | None = None
-    test_images: Count | None = None
+    class_names: list[Word] | None = None
     confusion: list[list[Count]] | None = None
     class_accuracy: list[Number | None] | None = None
-    score: Word | None = None
     scores: dict[str, Detection] | None = None
     other_ood: dict[str, Detection] | None = None
     versions: dict[str, Word] | None = None
-    identity: Word | None = None
     warnings: list[Word] | None = None
 
 
-class DataKeys(BaseModel):
+class DataKeys(RootModel[dict[str, Word]]):
     """data.json: content keys of the images by set."""
-
-    keys: dict[str, Word]
 
 
 # Of `osp fit`
 
-Percent = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False, strict=True, ge=-0.01, le=100.01)]
+Percent = Annotated[Number, Field(ge=-0.01, le=100.01)]
+Share = Annotated[Number, Field(ge=0, le=1)]
 
 
-class Held(BaseModel):
+class Held(Fields):
     """Figures of one answer on sorted photos that were held out, or on test photos."""
-
-    model_config = ConfigDict(extra="allow")
 
     images: Count
     correct: Count | None = None
@@ -117,13 +98,15 @@ class Tested(Held):
         return self
 
 
-Share = Annotated[Number, Field(ge=0, le=1)]
+@dataclass(frozen=True)
+class LetIn:
+    """Photos of a pile that are let in as one class."""
 
-
-class LetInFacts(BaseModel):
     let_in: Count
     right: Count
+    """Probably; others show another class, or none."""
     strangers: Count
+    """Probably: they show none of the classes."""
 
 
 class PilePhotos(BaseModel):
@@ -135,7 +118,7 @@ class PilePhotos(BaseModel):
     share: Share | None = None
     share_low: Share | None = None
     share_high: Share | None = None
-    classes: dict[str, LetInFacts] | None = None
+    classes: dict[str, LetIn] | None = None
 
     @model_validator(mode="after")
     def _both_ends(self) -> PilePhotos:
@@ -144,10 +127,14 @@ class PilePhotos(BaseModel):
         return self
 
 
-class GroupFacts(BaseModel):
+@dataclass(frozen=True)
+class Group:
+    """Unknown photos of the pile that look alike."""
+
     name: Word
     photos: Count
     surest: list[Word]
+    """Files, the surest first."""
 
 
 class Asked(BaseModel):
@@ -160,10 +147,8 @@ class Asked(BaseModel):
     none: Word | None = None
 
 
-class FitResult(BaseModel):
-    """result.json of a fit; fields of other versions may be there too."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
+class FitResult(Fields):
+    """result.json of a fit."""
 
     kind: Literal["photos"]
     version: Word | None = None
@@ -177,7 +162,7 @@ class FitResult(BaseModel):
     estimates: dict[str, Held | None] = Field(min_length=1)
     test: dict[str, Tested | None] | None = None
     pile_photos: PilePhotos
-    groups: list[GroupFacts] | None = None
+    groups: list[Group] | None = None
     threshold: Number | None = None
     duplicates: Count | None = None
     seconds: Number
@@ -198,10 +183,8 @@ class BackboneFacts(BaseModel):
     checksum: Word
 
 
-class PhotoFacts(BaseModel):
+class PhotoFacts(Fields):
     """photos.json: the numbers of a photo model."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
 
     class_names: list[Word] = Field(min_length=1)
     strength: Annotated[Number, Field(ge=0, le=1e9)]
@@ -214,13 +197,11 @@ class PhotoFacts(BaseModel):
     """Checksum of the file of arrays."""
 
 
-class Map(BaseModel):
+class Map(Fields):
     """map.json: where the features of test images lie in the plane, and their classes, -1 for OOD images."""
 
-    model_config = ConfigDict(strict=True)
-
     places: list[Annotated[list[Number], Field(min_length=2, max_length=2)]] = Field(min_length=1, max_length=100_000)
-    classes: list[Annotated[int, Field(ge=-1, le=2**31)]]
+    classes: list[Annotated[Whole, Field(ge=-1, le=2**31)]]
 
     @model_validator(mode="after")
     def _as_many(self) -> Map:
@@ -229,17 +210,15 @@ class Map(BaseModel):
         return self
 
 
-class Note(BaseModel):
+class Note(Fields):
     """run.json of a store: how the last attempt at a run ended, and on what machine."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
 
     status: Literal["finished", "failed"]
     failure: str = ""
     identity: Word | None = None
     versions: dict[str, Word] = Field(default_factory=dict)
     data: dict[str, Word] = Field(default_factory=dict)
-    machine: dict[str, Word | int | None] = Field(default_factory=dict)
+    machine: dict[str, Word | Whole | None] = Field(default_factory=dict)
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -265,7 +244,7 @@ def read_rows(path: Path, width: int) -> list[list[str]]:
 def check(fields: Mapping[str, Any], model: type[Model]) -> Model:
     """The fields as this model has them; ValueError that names the first that is invalid."""
     try:
-        return model(**fields)
+        return model.model_validate(fields)
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(str(part) for part in problem["loc"][:4])
@@ -275,11 +254,11 @@ def check(fields: Mapping[str, Any], model: type[Model]) -> Model:
         raise ValueError(f"{place} is {short(problem['input'])}: {reason}") from None
 
 
-def read_checked(path: Path, model: type[Model], advice: str) -> dict[str, Any]:
+def read_checked(path: Path, model: type[BaseModel], advice: str) -> dict[str, Any]:
     """The fields of a JSON file that fits its model, or a UserError."""
     try:
         fields = read_json(path)
-        check({"keys": fields} if model is DataKeys else fields, model)
+        check(fields, model)
     except (ValueError, OSError) as error:
         raise UserError(f"{path} is damaged: {getattr(error, 'strerror', None) or error}. {advice}") from None
     return fields
