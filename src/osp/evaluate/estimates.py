@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from osp.evaluate.metrics import detection, expected_calibration_error, wilson_interval
+from osp.evaluate.metrics import balanced_accuracy, detection, expected_calibration_error, wilson_interval
 from osp.evaluate.thresholds import fit_temperature
 
 FOLDS = 5
@@ -47,43 +47,32 @@ def estimate_of(
     logits: np.ndarray, labels: np.ndarray, folds: np.ndarray, balance: np.ndarray, classes: int
 ) -> Estimate:
     held = np.flatnonzero(folds >= 0)
-    right = logits.argmax(axis=1) == labels
-    per_class = [right[held][labels[held] == c].mean() for c in range(classes) if (labels[held] == c).any()]
+    right = (logits.argmax(axis=1) == labels)[held]
     calibrated = np.empty((len(held), classes))
     for part in range(2):  # the temperature of one half comes from the other
         use, rest = held[part::2], held[1 - part :: 2]
         temperature = fit_temperature(logits[rest], labels[rest], balance[rest])
         calibrated[part::2] = logits[use] / temperature
-    accuracy = float(right[held].mean() * 100)
-    low, high = wilson_interval(accuracy, len(held))
-    return Estimate(
-        images=len(held),
-        correct=int(right[held].sum()),
-        accuracy=accuracy,
-        low=low,
-        high=high,
-        balanced_accuracy=float(np.mean(per_class) * 100),
-        ece=expected_calibration_error(calibrated, labels[held]) or 0.0,
-    )
+    ece = expected_calibration_error(calibrated, labels[held]) or 0.0
+    return Estimate(**_figures(right, labels[held]), correct=int(right.sum()), ece=ece)
 
 
 def tested(predicted: np.ndarray, truth: np.ndarray, scores: np.ndarray, limit: float) -> dict[str, Any]:
     """Figures on test images, of which those of no known class have the truth -1: how many of the others are named
     rightly, and how well OOD score and threshold separate the two."""
     known = truth >= 0
-    right, classes = predicted[known] == truth[known], truth[known]
-    accuracy = float(right.mean() * 100)
-    low, high = wilson_interval(accuracy, len(right))
-    found: dict[str, Any] = {
-        "images": len(right),
-        "accuracy": accuracy,
-        "low": low,
-        "high": high,
-        "balanced_accuracy": float(np.mean([right[classes == c].mean() for c in np.unique(classes)]) * 100),
-        "known_accepted": float((scores[known] <= limit).mean() * 100),
-    }
+    found = _figures(predicted[known] == truth[known], truth[known])
+    found["known_accepted"] = float((scores[known] <= limit).mean() * 100)
     if not known.all():
         found["foreign"] = int((~known).sum())
         found["foreign_accepted"] = float((scores[~known] <= limit).mean() * 100)
         found["auroc"] = detection(scores[known], scores[~known])["auroc"]
     return found
+
+
+def _figures(right: np.ndarray, classes: np.ndarray) -> dict[str, Any]:
+    """Of images that are named rightly or not."""
+    accuracy = float(right.mean() * 100)
+    low, high = wilson_interval(accuracy, len(right))
+    balanced = balanced_accuracy(right, classes)
+    return {"images": len(right), "accuracy": accuracy, "low": low, "high": high, "balanced_accuracy": balanced}

@@ -20,12 +20,6 @@ def accuracy(logits: np.ndarray, targets: np.ndarray) -> float | None:
     return float((logits.argmax(axis=1) == targets).mean() * 100) if len(targets) else None
 
 
-def with_none(logits: np.ndarray, scores: np.ndarray, threshold: float) -> np.ndarray:
-    """The predicted class of each image, K (none of them) where its OOD score lies above the threshold."""
-    classes: np.ndarray = np.where(scores > threshold, logits.shape[1], logits.argmax(axis=1))
-    return classes
-
-
 def confusion_matrix(targets: np.ndarray, predicted: np.ndarray, num_classes: int) -> np.ndarray:
     """How many images of each class (row) were given each class (column).
 
@@ -34,21 +28,6 @@ def confusion_matrix(targets: np.ndarray, predicted: np.ndarray, num_classes: in
     """
     cells = np.bincount(targets.astype(np.int64) * num_classes + predicted, minlength=num_classes**2)
     return cells.reshape(num_classes, num_classes)
-
-
-def open_confusion_matrix(
-    logits: np.ndarray,
-    scores: np.ndarray,
-    targets: np.ndarray,
-    ood_logits: np.ndarray,
-    ood_scores: np.ndarray,
-    threshold: float,
-) -> np.ndarray:
-    """The confusion matrix of K classes and "none of them", which is the last row (OOD images) and the last column."""
-    none = logits.shape[1]
-    truth = np.concatenate([targets, np.full(len(ood_scores), none)])
-    predicted = np.concatenate([with_none(logits, scores, threshold), with_none(ood_logits, ood_scores, threshold)])
-    return confusion_matrix(truth, predicted, none + 1)
 
 
 def per_class_accuracy(matrix: np.ndarray) -> list[float | None]:
@@ -63,23 +42,26 @@ def per_class_accuracy(matrix: np.ndarray) -> list[float | None]:
     ]
 
 
-def balanced_accuracy(matrix: np.ndarray) -> float | None:
-    """Mean of the accuracies of the classes that have images; None without images.
-
-    Of an `open_confusion_matrix` it is the K+1-way balanced accuracy of the open-set papers (IOMatch): the mean of the
-    recalls of K classes and "none of them".
-    """
-    found = [each for each in per_class_accuracy(matrix) if each is not None]
-    return float(np.mean(found)) if found else None
+def balanced_accuracy(right: np.ndarray, targets: np.ndarray) -> float:
+    """Mean over the classes that have images of the percentage of them that is right."""
+    return float(np.mean([right[targets == c].mean() for c in np.unique(targets)]) * 100)
 
 
-def open_balanced_accuracy(matrix: np.ndarray) -> float | None:
-    """The K+1-way balanced accuracy of an `open_confusion_matrix`; None where ID or OOD images are missing.
+def open_balanced_accuracy(
+    logits: np.ndarray, scores: np.ndarray, targets: np.ndarray, ood_scores: np.ndarray, threshold: float
+) -> float | None:
+    """The K+1-way balanced accuracy of the open-set papers (IOMatch); None where ID or OOD images are missing.
 
-    >>> open_balanced_accuracy(np.array([[3, 0, 1], [0, 2, 0], [5, 0, 5]]))  # 75, 100 and 50 percent
+    It is the mean of the recalls of K classes and "none of them", the answer for a score above the threshold.
+
+    >>> logits = np.array([[2.0, 0.0], [2.0, 0.0], [0.0, 2.0]])
+    >>> open_balanced_accuracy(logits, np.array([0, 9, 0]), np.array([0, 0, 1]), np.array([9, 0, 9, 9]), 5)
     75.0
     """
-    return balanced_accuracy(matrix) if matrix[:-1].any() and matrix[-1].any() else None
+    if not len(targets) or not len(ood_scores):
+        return None
+    right = np.concatenate([(logits.argmax(axis=1) == targets) & ~(scores > threshold), ood_scores > threshold])
+    return balanced_accuracy(right, np.concatenate([targets, np.full(len(ood_scores), logits.shape[1])]))
 
 
 def expected_calibration_error(logits: np.ndarray, targets: np.ndarray, bins: int = 15) -> float | None:

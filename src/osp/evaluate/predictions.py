@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,12 @@ POOL_SAMPLE = 2000
 """Pool images whose logits and features are kept: the features of a large pool would not fit."""
 
 FORMAT = np.array("osp predictions 1")
+HALVED = {"logits", "features", "confidence"}
+"""Kept in half precision; what is too large for it stays finite."""
+LARGEST_HALF = float(np.finfo(np.float16).max)
+STORED: dict[str, type] = {"scores": np.float32, "predicted": np.int32}
+PERHAPS = ("targets", "kept")
+"""What not all images have."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,9 @@ class Predictions:
     def threshold(self) -> float:
         return self.thresholds[self.score]
 
+    def _parts(self) -> list[tuple[str, Group | PoolPredictions]]:
+        return [*self.groups.items(), ("pool", self.pool)]
+
     def arrays(self) -> dict[str, np.ndarray]:
         """As plain arrays by name, features and logits in half precision."""
         names = sorted(self.thresholds)
@@ -117,13 +126,11 @@ class Predictions:
             "threshold_names": np.array(names),
             "thresholds": np.array([self.thresholds[name] for name in names], np.float64),
         }
-        for name, group in self.groups.items():
-            found |= _flat(name, group.scores, ids=group.ids, logits=_half(group.logits), targets=group.targets)
-            found[f"{name}/features"] = _half(group.features)
-        pool = self.pool
-        found |= _flat("pool", pool.scores, ids=pool.ids, predicted=pool.predicted.astype(np.int32), kept=pool.kept)
-        found |= {"pool/confidence": _half(pool.confidence), "pool/sample": pool.sample}
-        found |= {"pool/logits": _half(pool.logits), "pool/features": _half(pool.features)}
+        for name, images in self._parts():
+            for key, values in _arrays_of(images).items():
+                if key in HALVED:
+                    values = np.clip(values, -LARGEST_HALF, LARGEST_HALF).astype(np.float16)
+                found[f"{name}/{key}"] = values.astype(STORED.get(key.partition("/")[0], values.dtype), copy=False)
         return found
 
     def problems(self) -> Iterator[str]:
@@ -131,27 +138,20 @@ class Predictions:
         if self.score not in self.thresholds:
             yield f"the score {self.score!r} has no threshold"
         classes = self.pool.logits.shape[-1] if self.pool.logits.ndim == 2 else -1
-        for name, group in self.groups.items():
-            beside = {"logits": group.logits, "features": group.features, **group.scores}
-            if group.targets is not None:
-                beside["targets"] = group.targets
-            yield from _uneven(name, group.ids, beside, ("logits", "features"))
-            if group.logits.ndim != 2 or group.logits.shape[1] != classes:
-                yield f"{name} has logits of shape {group.logits.shape}, the pool's have {classes} classes"
-            if group.targets is not None and not _inside(group.targets, classes):
-                yield f"{name} has targets that are no classes"
-        pool = self.pool
-        beside = {"predicted": pool.predicted, "confidence": pool.confidence, **pool.scores}
-        if pool.kept is not None:
-            beside["kept"] = pool.kept
-        yield from _uneven("pool", pool.ids, beside)
-        yield from _uneven(
-            "pool's sample", pool.sample, {"logits": pool.logits, "features": pool.features}, ("logits", "features")
-        )
-        if not _inside(pool.sample, len(pool.ids)):
-            yield "the pool's sample has rows that the pool has not"
-        if not _inside(pool.predicted, classes):
-            yield "the pool has predictions that are no classes"
+        for name, images in self._parts():
+            arrays = _arrays_of(images)
+            for key, values in arrays.items():
+                table = key in ("logits", "features")
+                beside = arrays.get("sample", images.ids) if table else values if key == "sample" else images.ids
+                kinds = "iu" if key in ("ids", "sample") else "biuf"
+                if values.ndim != 1 + table or values.dtype.kind not in kinds or len(values) != len(beside):
+                    yield f"{name}/{key} is {values.dtype} of shape {values.shape}, beside {len(beside)} rows"
+            if images.logits.shape[1:] != (classes,):
+                yield f"{name} has logits of shape {images.logits.shape}, the pool's have {classes} classes"
+            for key, end in (("targets", classes), ("predicted", classes), ("sample", len(images))):
+                numbers = arrays.get(key, np.zeros(0, np.int64))
+                if numbers.dtype.kind not in "iu" or (numbers.size and not 0 <= numbers.min() <= numbers.max() < end):
+                    yield f"{name}/{key} has numbers that are not from 0 to below {end}"
 
     @classmethod
     def load(cls, path: Path) -> Predictions:
@@ -161,26 +161,8 @@ class Predictions:
             if str(arrays["format"]) != str(FORMAT):
                 raise UserError(f"{path} was written by another version.")
             names = [key.removesuffix("/ids") for key in arrays if key.endswith("/ids") and key != "pool/ids"]
-            groups = {
-                name: Group(
-                    arrays[f"{name}/ids"],
-                    arrays[f"{name}/logits"].astype(np.float32),
-                    _scores(arrays, name),
-                    arrays[f"{name}/features"].astype(np.float32),
-                    arrays.get(f"{name}/targets"),
-                )
-                for name in names
-            }
-            pool = PoolPredictions(
-                arrays["pool/ids"],
-                arrays["pool/predicted"].astype(np.int64),
-                arrays["pool/confidence"].astype(np.float32),
-                _scores(arrays, "pool"),
-                arrays.get("pool/kept"),
-                arrays["pool/sample"],
-                arrays["pool/logits"].astype(np.float32),
-                arrays["pool/features"].astype(np.float32),
-            )
+            groups = {name: _of_arrays(Group, name, arrays) for name in names}
+            pool = _of_arrays(PoolPredictions, "pool", arrays)
             thresholds = dict(zip(map(str, arrays["threshold_names"]), map(float, arrays["thresholds"]), strict=True))
             found = cls(str(arrays["score"]), thresholds, groups, pool)
             if problem := next(found.problems(), None):
@@ -192,35 +174,23 @@ class Predictions:
             raise UserError(f"{path} is damaged: {error}") from None
 
 
-def _uneven(
-    name: str, ids: np.ndarray, beside: Mapping[str, np.ndarray], tables: tuple[str, ...] = ()
-) -> Iterator[str]:
-    """Arrays that have not one row for each of the ids."""
-    if ids.ndim != 1 or ids.dtype.kind not in "iu":
-        yield f"{name} has no row numbers"
-        return
-    for key, values in beside.items():
-        if values.ndim != (2 if key in tables else 1) or len(values) != len(ids) or values.dtype.kind not in "biuf":
-            yield f"{name}/{key} is {values.dtype} of shape {values.shape}, beside {len(ids)} rows"
+def _arrays_of(images: Group | PoolPredictions) -> dict[str, np.ndarray]:
+    """By name, those of the scores as `scores/NAME`."""
+    found = {key: value for key, value in vars(images).items() if isinstance(value, np.ndarray)}
+    return found | {f"scores/{name}": values for name, values in images.scores.items()}
 
 
-def _inside(values: np.ndarray, end: int) -> bool:
-    """Whether all of these are whole numbers from 0 to below `end`."""
-    return values.dtype.kind in "iu" and (not values.size or bool(values.min() >= 0 and values.max() < end))
+Images = TypeVar("Images", Group, PoolPredictions)
 
 
-def _flat(name: str, scores: Mapping[str, np.ndarray], **arrays: np.ndarray | None) -> dict[str, np.ndarray]:
-    flat = {f"{name}/{key}": value for key, value in arrays.items() if value is not None}
-    return flat | {f"{name}/scores/{score}": values.astype(np.float32) for score, values in scores.items()}
-
-
-def _scores(arrays: Mapping[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
-    prefix = f"{name}/scores/"
-    return {key.removeprefix(prefix): value for key, value in arrays.items() if key.startswith(prefix)}
-
-
-def _half(values: np.ndarray) -> np.ndarray:
-    """Half precision; what is too large for it stays finite."""
-    largest = float(np.finfo(np.float16).max)
-    halved: np.ndarray = np.clip(values, -largest, largest).astype(np.float16)
-    return halved
+def _of_arrays(kind: type[Images], name: str, arrays: Mapping[str, np.ndarray]) -> Images:
+    own = {key.removeprefix(f"{name}/"): values for key, values in arrays.items() if key.startswith(f"{name}/")}
+    parts: dict[str, Any] = {
+        key: own.get(key) if key in PERHAPS else own[key] for key in kind.__annotations__ if key != "scores"
+    }
+    for key in HALVED & parts.keys():
+        parts[key] = parts[key].astype(np.float32)
+    if "predicted" in parts:
+        parts["predicted"] = parts["predicted"].astype(np.int64)
+    scores = {key.removeprefix("scores/"): values for key, values in own.items() if key.startswith("scores/")}
+    return kind(**parts, scores=scores)

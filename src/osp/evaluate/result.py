@@ -14,7 +14,6 @@ from osp.evaluate.metrics import (
     interclass_variance,
     mean_angle,
     open_balanced_accuracy,
-    open_confusion_matrix,
     partition_quality,
     per_class_accuracy,
 )
@@ -39,7 +38,9 @@ def measure(predictions: Predictions, truth: np.ndarray | None) -> dict[str, Any
         "aupr_id": reported["aupr_id"],
         "aupr_ood": reported["aupr_ood"],
         "fpr95": reported["fpr95"],
-        "open_accuracy": open_accuracy(predictions, test, test_ood),
+        "open_accuracy": open_balanced_accuracy(
+            test.logits, test.scores[score], test.targets, test_ood.scores[score], predictions.threshold
+        ),
         "calibration_error": expected_calibration_error(test.logits, test.targets),
         "purity": None,
         "recall": None,
@@ -69,28 +70,9 @@ def measure(predictions: Predictions, truth: np.ndarray | None) -> dict[str, Any
     return rounded
 
 
-def open_accuracy(predictions: Predictions, test: Group, test_ood: Group) -> float | None:
-    """Balanced accuracy over the K classes and "none of them", at the model's threshold; None without OOD images."""
-    assert test.targets is not None
-    score = predictions.score
-    matrix = open_confusion_matrix(
-        test.logits,
-        test.scores[score],
-        test.targets,
-        test_ood.logits,
-        test_ood.scores[score],
-        predictions.threshold,
-    )
-    return open_balanced_accuracy(matrix)
-
-
 def _by_score(test: Group, ood: Group) -> dict[str, dict[str, float | None]]:
-    return {name: _detection(test.scores[name], ood.scores[name]) for name in test.scores}
-
-
-def _detection(id_scores: np.ndarray, ood_scores: np.ndarray) -> dict[str, float | None]:
-    found = detection(id_scores, ood_scores)
-    return {"auroc": _rounded(found["auroc"]), "fpr95": _rounded(found["fpr95"])}
+    found = {name: detection(test.scores[name], ood.scores[name]) for name in test.scores}
+    return {name: {key: _rounded(each[key]) for key in ("auroc", "fpr95")} for name, each in found.items()}
 
 
 def _rounded(value: float | None) -> float | None:
