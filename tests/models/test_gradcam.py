@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers.finished import finished
-from osp.models.gradcam import choose_partners, class_maps, grad_cam, overlay, partner_maps
+from osp.models.gradcam import choose_partners, grad_cam, overlay, partner_maps
 from osp.nets import Network
 from osp.report.looks import model_of
 
@@ -60,7 +60,7 @@ def test_maps_of_a_run_have_the_size_of_its_images_and_lie_between_0_and_1() -> 
     assert run.bank
     images = np.random.default_rng(0).integers(0, 256, (5, 1, 8, 8), dtype=np.uint8)
     model = model_of(run)
-    own = class_maps(model, images)
+    own = model.maps(images)
     assert own.maps.shape == (5, 8, 8)
     assert own.predicted.tolist() == model.predict(images[:, 0]).tolist()
     partners = partner_maps(model, images, own, run.bank)

@@ -25,13 +25,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from osp.errors import UserError, first_line, suggest
+from osp.errors import UserError, first_line
 from osp.files import write_bytes
 from osp.models.instant import InstantNet
 from osp.models.model import Answer, Model
 from osp.models.photo import PhotoModel
-from osp.models.trained import Predictor
-from osp.scores import Score
+from osp.models.trained import Predictor, PredictorNet
 from osp.version import __version__, install
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -98,20 +97,6 @@ def _refuse_existing(path: Path) -> None:
         raise UserError(f"There is no folder {path.parent} to write {path.name} into.")
 
 
-class PredictorNet(nn.Module):
-    """Preprocessing, encoder, classifier and OOD score of a run."""
-
-    def __init__(self, model: Predictor, score: Score) -> None:
-        super().__init__()
-        self.encoder, self.classifier, self.score = model.net.encoder, model.net.classifier, score
-        self.normalize = model.normalize
-
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        features = self.encoder(self.normalize(images.permute(0, 3, 1, 2))).float()
-        logits = self.classifier(features)
-        return logits.softmax(dim=1), self.score(features, logits, self.classifier)
-
-
 class PhotoNet(nn.Module):
     """Preprocessing, backbone and instant answer of a photo model."""
 
@@ -131,13 +116,10 @@ class PhotoNet(nn.Module):
 
 
 def _of_predictor(model: Predictor, score: str | None) -> Exportable:
-    name = model.score if score is None else score
-    if name not in model.scores:
-        raise UserError(f"This model has no OOD score {name!r}.{suggest(name, list(model.scores))}")
+    net = PredictorNet(model, score).eval().requires_grad_(False)
     channels, height, width = model.shape
-    facts = _facts(model, (height, width, channels), name, model.thresholds[name])
-    net = PredictorNet(model, model.scores[name]).eval().requires_grad_(False)
-    return Exportable(net, (height, width, channels), facts, partial(model, score=name))
+    facts = _facts(model, (height, width, channels), net.name, model.thresholds[net.name])
+    return Exportable(net, (height, width, channels), facts, partial(model, score=net.name))
 
 
 def _of_photos(model: PhotoModel, score: str | None) -> Exportable:

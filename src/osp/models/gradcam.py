@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from osp.nets import Network
+from osp.evaluate.metrics import unit_rows
+from osp.nets import Network, as_tested
 
 if TYPE_CHECKING:
     from osp.models.trained import Predictor
@@ -33,20 +34,15 @@ def grad_cam(net: Network, images: Tensor, target: Target) -> np.ndarray:
     `images` are normalized as the network wants them. In evaluation mode each image is on its own: the gradient of the
     sum of the y is that of each.
     """
-    training = net.training
-    net.eval()
-    try:
-        with torch.enable_grad():
-            features, maps = net.encode_with_maps(images.detach())
-            (gradient,) = torch.autograd.grad(target(features).sum(), maps)
-    finally:
-        net.train(training)
-    return weighed(maps, gradient, images.shape[2])
+    with as_tested(net), torch.enable_grad():
+        features, maps = net.encode_with_maps(images.detach())
+        return weighed(maps, target(features), images.shape[2])
 
 
-def weighed(places: Tensor, gradient: Tensor, size: int) -> np.ndarray:
-    """The formula, from A and dy/dA: maps N×C×h×w, or tokens N×T×C, the last h·h of which are the places row by row
+def weighed(places: Tensor, y: Tensor, size: int) -> np.ndarray:
+    """The formula, from A and y: A are maps N×C×h×w, or tokens N×T×C, the last h·h of which are the places row by row
     (a class token and registers come before them)."""
+    (gradient,) = torch.autograd.grad(y.sum(), places)
     if places.ndim == 3:
         places, gradient = (_as_maps(each) for each in (places, gradient))
     weights = gradient.mean(dim=(2, 3), keepdim=True)
@@ -72,15 +68,12 @@ class ClassMaps:
     features: np.ndarray
 
 
-def class_maps(model: Predictor, images: np.ndarray) -> ClassMaps:
-    """What speaks for the class that a model predicts; images are uint8 N×C×H×W of its size."""
-    pixels = model.normalize(torch.from_numpy(images))
-    with torch.no_grad():
-        features = model.net.encode(pixels)
-        confidence, predicted = model.net.classify(features).softmax(dim=1).max(dim=1)
-    rows = torch.arange(len(images))
-    maps = grad_cam(model.net, pixels, lambda found: model.net.classify(found)[rows, predicted])
-    return ClassMaps(maps, predicted.numpy(), confidence.numpy(), features.numpy())
+def class_maps(features: Tensor, places: Tensor, logits: Tensor, probabilities: Tensor, size: int) -> ClassMaps:
+    """What speaks for the classes that a model predicts, from what a pass with a graph gave."""
+    predicted = logits.argmax(dim=1)
+    maps = weighed(places, logits[torch.arange(len(logits)), predicted], size)
+    confidence = probabilities.detach().amax(dim=1)
+    return ClassMaps(maps, predicted.numpy(), confidence.numpy(), features.detach().cpu().numpy())
 
 
 @dataclass(frozen=True)
@@ -99,8 +92,7 @@ def choose_partners(features: np.ndarray, predicted: np.ndarray, bank: dict[str,
 
     In training the partner is drawn at random from the same queue (Eq. 6); a picture shows the most aliased.
     """
-    stored = bank["features"].astype(np.float32)
-    units = stored / np.maximum(np.linalg.norm(stored, axis=1, keepdims=True), 1e-12)
+    units = unit_rows(bank["features"].astype(np.float32))
     alike = np.where(bank["classes"][None] == predicted[:, None], features @ units.T, -np.inf)
     best: np.ndarray = np.where(np.isfinite(alike).any(axis=1), alike.argmax(axis=1), -1)
     return best

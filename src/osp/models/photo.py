@@ -23,7 +23,7 @@ from osp.errors import UserError, printable, suggest
 from osp.evaluate.estimates import Estimate
 from osp.evaluate.thresholds import ACCEPT
 from osp.files import replace
-from osp.models.gradcam import ClassMaps, weighed
+from osp.models.gradcam import ClassMaps, class_maps
 from osp.models.instant import Adapter, Instant, tensor
 from osp.models.model import Answer, Model, named
 from osp.nets.huggingface import PREFIX, huggingface
@@ -83,11 +83,7 @@ class PhotoModel(Model):
         features, places = self.backbone.features_with_places(torch.from_numpy(pixels))
         with torch.enable_grad():
             logits = self.instant.net.logits(features.cpu())
-            predicted = logits.argmax(dim=1)
-            (gradient,) = torch.autograd.grad(logits[torch.arange(len(pixels)), predicted].sum(), places)
-        confidence = self.instant.net.probabilities(logits.detach()).amax(dim=1).numpy()
-        seen = weighed(places, gradient, self.size)
-        return ClassMaps(seen, predicted.numpy(), confidence, features.detach().cpu().numpy())
+        return class_maps(features, places, logits, self.instant.net.probabilities(logits), self.size)
 
     @property
     def license(self) -> str:

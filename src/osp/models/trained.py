@@ -35,7 +35,6 @@ from osp.runs.schema import Number, check
 from osp.scores import Score
 
 CHUNK = 256
-NEEDED = ("network", "shape", "class_names", "mean", "std", "layers", "scores", "score")
 
 
 class Predictor(Model):
@@ -76,8 +75,8 @@ class Predictor(Model):
     def __init__(
         self, net: Any, kept_scores: Mapping[str, Score], meta: Mapping[str, Any], run: RunFolder | None = None
     ) -> None:
-        self._net = net.eval()
-        self._scores = dict(kept_scores)
+        self.net = net.eval()
+        self.scores: dict[str, Score] = dict(kept_scores)
         self._run = run
         self.class_names: tuple[str, ...] = tuple(meta["class_names"])
         self.shape: tuple[int, int, int] = tuple(meta["shape"])
@@ -92,27 +91,17 @@ class Predictor(Model):
         ratios = [mean / std for mean, std in zip(meta["mean"], meta["std"], strict=True)]
         self._offset = -torch.tensor(ratios).view(1, -1, 1, 1)
 
-    @property
-    def net(self) -> Any:
-        """Encoder and classifier, in evaluation mode."""
-        return self._net
-
-    @property
-    def scores(self) -> Mapping[str, Score]:
-        """The OOD scores that the model has, by name."""
-        return self._scores
-
     def __call__(self, images: Any, score: str | None = None) -> Answer:
         """Classes, probabilities, OOD scores and features of images, from one pass.
 
         `score` names another OOD score than the reported one, for `ood_score` and `is_ood`.
         """
-        name = self._score_name(score)
-        columns: list[tuple[Tensor, Tensor, Tensor]] = []
-        for chunk in torch.split(torch.from_numpy(fit_images(images, self.shape)), CHUNK):
-            columns.append(self._chunk(chunk, name))
-        features, logits, values = (torch.cat(column).float() for column in zip(*columns, strict=True))
-        return Answer(logits.softmax(dim=1).numpy(), values.numpy(), features.numpy(), self.thresholds[name])
+        asked = PredictorNet(self, score)
+        with torch.no_grad():
+            chunks = torch.split(torch.from_numpy(fit_images(images, self.shape)), CHUNK)
+            columns = zip(*map(asked.outputs, chunks), strict=True)
+            features, logits, values = (torch.cat(column).float() for column in columns)
+        return Answer(logits.softmax(dim=1).numpy(), values.numpy(), features.numpy(), self.thresholds[asked.name])
 
     def ood_score(self, images: Any, score: str | None = None) -> np.ndarray:
         """How unlike the classes each image looks; larger = more OOD. `score` names another than the reported one."""
@@ -139,7 +128,11 @@ class Predictor(Model):
         return weighted_quantile(scores, np.ones(len(scores)), accept)
 
     def maps(self, pixels: np.ndarray) -> ClassMaps:
-        return class_maps(self, fit_images(pixels.transpose(0, 2, 3, 1), self.shape))
+        images = torch.from_numpy(fit_images(pixels.transpose(0, 2, 3, 1), self.shape))
+        features, places = self.net.encode_with_maps(self.normalize(images))
+        with torch.enable_grad():
+            logits = self.net.classify(features)
+        return class_maps(features, places, logits, logits.softmax(dim=1), self.size)
 
     @property
     def license(self) -> str:
@@ -184,23 +177,34 @@ class Predictor(Model):
         """uint8 N×C×H×W as the network wants them: (pixel/255 - mean) / std."""
         return images.to(torch.float32).mul_(self._scale).add_(self._offset)
 
-    @torch.no_grad()
-    def _chunk(self, images: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
-        features = self._net.encode(self.normalize(images)).float()
-        logits = self._net.classify(features)
-        return features, logits, self._scores[name](features, logits, self._net.classifier)
-
-    def _score_name(self, score: str | None) -> str:
-        name = self.score if score is None else score
-        if name not in self._scores:
-            raise UserError(f"This model has no OOD score {name!r}.{suggest(name, list(self._scores))}")
-        return name
-
     def __repr__(self) -> str:
         size = "×".join(map(str, self.shape))
         words = [str(self.about[key]) for key in ("method", "data") if key in self.about]
         trained = " on ".join(words if "method_version" in self.about else words[-1:])
         return f"Predictor({named(self.class_names)}; images {size}; score {self.score}; {trained})"
+
+
+class PredictorNet(nn.Module):
+    """Preprocessing, encoder, classifier and one OOD score of a run: to ask, and to export."""
+
+    def __init__(self, model: Predictor, score: str | None) -> None:
+        super().__init__()
+        self.name = model.score if score is None else score
+        if self.name not in model.scores:
+            raise UserError(f"This model has no OOD score {self.name!r}.{suggest(self.name, list(model.scores))}")
+        self.encoder, self.classifier, self.score = model.net.encoder, model.net.classifier, model.scores[self.name]
+        self.normalize = model.normalize
+
+    def outputs(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Features, logits and OOD scores of uint8 N×C×H×W."""
+        features = self.encoder(self.normalize(images)).float()
+        logits = self.classifier(features)
+        return features, logits, self.score(features, logits, self.classifier)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Probabilities and OOD scores of uint8 N×H×W×C."""
+        _, logits, scores = self.outputs(images.permute(0, 3, 1, 2))
+        return logits.softmax(dim=1), scores
 
 
 def save_predictor(
@@ -264,9 +268,13 @@ def load_predictor(
     file, run = Path(path), None
     if file.is_dir():
         run = RunFolder(file)
-        file = _model_of(file)
+        file = run.model
+        if not file.exists() and run.begun():
+            raise UserError(f"The run in {run.path} is not finished; continue it with --resume.")
+        if not file.exists() and run.recipe.exists():
+            raise UserError(f"The run in {run.path} was made with another version of osp.")
     tensors, meta = load_checkpoint(file)
-    if missing := [key for key in NEEDED if key not in meta]:
+    if missing := [key for key, each in ModelFacts.model_fields.items() if each.is_required() and key not in meta]:
         raise UserError(f"{file} is no trained model (it lacks {missing[0]!r}); continue its run with --resume.")
     try:
         check(meta, ModelFacts)
@@ -309,15 +317,6 @@ def check_finite(tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors.items():
         if name.startswith(ours) and tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise ValueError(f"{name} holds a number that is infinite, or none")
-
-
-def _model_of(folder: Path) -> Path:
-    model = folder / "model.safetensors"
-    if not model.exists() and (folder / "plan.yaml").exists():
-        raise UserError(f"The run in {folder} is not finished; continue it with --resume.")
-    if not model.exists() and (folder / "recipe.yaml").exists():
-        raise UserError(f"The run in {folder} was made with another version of osp.")
-    return model
 
 
 def _network_of(meta: Mapping[str, Any], network: nn.Module | str | None, path: str) -> nn.Module | str:

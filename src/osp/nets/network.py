@@ -142,13 +142,24 @@ class Network(nn.Module):
         layer = self.cam_layer()
         if layer is None:
             raise UserError("Grad-CAM: this network has no layer of maps to look at.")
-        seen: list[Tensor] = []
-        hook = layer.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
-        try:
-            features: Tensor = self.encoder(images)
-        finally:
-            hook.remove()
-        return features, seen[-1]
+        return with_places(self.encoder, layer, images)
+
+
+def with_places(module: nn.Module, layer: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
+    """What a module gives, and what a layer of it gave on the way: there the graph begins if the weights are frozen."""
+    seen: list[Tensor] = []
+
+    def look(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
+        seen.append(output if output.requires_grad else output.detach().requires_grad_())
+        return seen[-1]
+
+    hook = layer.register_forward_hook(look)
+    try:
+        with torch.enable_grad():
+            features: Tensor = module(images)
+    finally:
+        hook.remove()
+    return features, seen[-1]
 
 
 def dealt_back(rows: int, passes: int) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from osp.errors import UserError
+from osp.nets.network import with_places
 
 WEIGHTS_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 
@@ -82,19 +83,8 @@ class Backbone:
         """Features of uint8 images, and what `cam_layer` gave on the way to them, where their graph begins."""
         if not self.cam_layer:
             raise UserError(f"Grad-CAM: {self.name} has no layer of maps to look at.")
-        seen: list[Tensor] = []
-
-        def begin(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
-            seen.append(output.detach().requires_grad_())
-            return seen[0]
-
-        hook = self.network.get_submodule(self.cam_layer).register_forward_hook(begin)
-        try:
-            with torch.enable_grad():
-                features: Tensor = self.network(self.normalize(images.to(self.device)))
-        finally:
-            hook.remove()
-        return features, seen[0]
+        layer = self.network.get_submodule(self.cam_layer)
+        return with_places(self.network, layer, self.normalize(images.to(self.device)))
 
 
 def efficientnet_lite0() -> Backbone:
