@@ -100,18 +100,13 @@ def _refuse_existing(path: Path) -> None:
 class PhotoNet(nn.Module):
     """Preprocessing, backbone and instant answer of a photo model."""
 
-    mean: Tensor
-    std: Tensor
-
     def __init__(self, model: PhotoModel) -> None:
         super().__init__()
         self.network, self.answer = model.backbone.network, InstantNet(model.instant)
-        for name, values in (("mean", model.backbone.mean), ("std", model.backbone.std)):
-            self.register_buffer(name, torch.tensor(values, dtype=torch.float32).view(1, 3, 1, 1))
+        self.normalize = model.backbone.normalize
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        pixels = (images.permute(0, 3, 1, 2).to(torch.float32) / 255 - self.mean) / self.std
-        logits, scores = self.answer(self.network(pixels))
+        logits, scores = self.answer(self.network(self.normalize(images.permute(0, 3, 1, 2))))
         return self.answer.probabilities(logits), scores
 
 

@@ -30,13 +30,8 @@ from osp.nets.pretrained import Backbone
 from osp.version import install
 
 PREFIX = "hf:"
-CONFIG, PROCESSOR, NEWER_PROCESSOR, WEIGHTS = (
-    "config.json",
-    "preprocessor_config.json",
-    "processor_config.json",
-    "*.safetensors",
-)
-FETCHED = (CONFIG, PROCESSOR, NEWER_PROCESSOR, WEIGHTS, "*.safetensors.index.json", "README.md")
+CONFIG, PROCESSOR, NEWER_PROCESSOR = "config.json", "preprocessor_config.json", "processor_config.json"
+FETCHED = (CONFIG, PROCESSOR, NEWER_PROCESSOR, "*.safetensors", "*.safetensors.index.json", "README.md")
 VERSION = 1
 """Raised when the way features are taken from a network changes."""
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -113,19 +108,9 @@ def huggingface(name: str, fetch: bool = True) -> Backbone:
             f"The network in {folder} does not take images of {size}x{size} pixels, the size in its {PROCESSOR}: "
             f"{_first_line(error)}."
         ) from None
-    ending = FAMILIES[kind].cam_layer
-    layers = [each for each, _ in network.named_modules() if re.search(f"{ending}$", each)]
-    return Backbone(
-        f"{PREFIX}{known_as}",
-        _checksum(config, files, named),
-        network,
-        size,
-        mean,
-        std,
-        dim,
-        _license(folder, known_as),
-        layers[-1] if layers else "",
-    )
+    layers = ["", *(name for name, _ in network.named_modules() if re.search(f"{FAMILIES[kind].cam_layer}$", name))]
+    checksum, license = _checksum(config, files, named), _license(folder, known_as)
+    return Backbone(f"{PREFIX}{known_as}", checksum, network, size, mean, std, dim, license, layers[-1])
 
 
 def _folder(given: str, fetch: bool) -> tuple[Path, str]:
@@ -164,7 +149,8 @@ def _weights(folder: Path) -> tuple[list[Path], dict[str, str]]:
     if alone.is_file():
         return [alone], {}
     named = _read(folder, INDEX).get("weight_map") if index.is_file() else None
-    names = set(named.values()) if isinstance(named, dict) and all(map(_is_text, named.values())) else set()
+    texts = isinstance(named, dict) and all(isinstance(name, str) for name in named.values())
+    names = set(named.values()) if named and texts else set()
     files = sorted(folder / name for name in names)
     if not files or not all(file.suffix == ".safetensors" and file.is_file() for file in files):
         raise UserError(
@@ -174,10 +160,6 @@ def _weights(folder: Path) -> tuple[list[Path], dict[str, str]]:
     if any(Path(name).name != name for name in names):
         raise UserError(f"{index} names weights outside of its folder; they are not read.")
     return files, dict(named or {})
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
 
 
 def _settings(config: dict[str, Any], family: Family) -> dict[str, Any]:
@@ -233,8 +215,7 @@ def _model(family: Family, folder: Path, config: dict[str, Any], size: int, file
         )
     except Exception as error:
         raise UserError(f"The network in {folder} cannot be loaded: {_first_line(error)}.") from None
-    lacking = [*about.get("missing_keys", ()), *about.get("mismatched_keys", ())]
-    if lacking:  # transformers would fill them with random numbers
+    if lacking := [*about.get("missing_keys", ()), *about.get("mismatched_keys", ())]:  # they would be random numbers
         raise UserError(f"The weights in {folder} do not fit its {CONFIG}: {printable(lacking[0])} is not there.")
     loaded: nn.Module = model
     return loaded
@@ -290,11 +271,9 @@ def preprocessing(facts: dict[str, Any], folder: Path) -> tuple[int, Channels, C
         size = _side(facts["crop_size"] if cropped else facts["size"])
         factor = float(facts.get("rescale_factor", 1 / 255)) if facts.get("do_rescale", True) else 1.0
         unit = 255 * factor  # the settings speak of pixel * factor, we of pixel / 255
-        mean: tuple[float, ...] = (0.0,) * 3
-        std: tuple[float, ...] = (1.0,) * 3
-        if facts.get("do_normalize", True):
-            mean, std = _channels(facts["image_mean"]), _channels(facts["image_std"])
-        mean, std = (tuple(each / unit for each in values) for values in (mean, std))
+        changed = facts.get("do_normalize", True)
+        mean = _channels(facts["image_mean"] if changed else 0.0, unit)
+        std = _channels(facts["image_std"] if changed else 1.0, unit)
         if not 8 <= size <= LARGEST or not all(map(math.isfinite, (*mean, *std))) or min(std) <= 0:
             raise ValueError(f"size {size}, std {std}")
     except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
@@ -302,7 +281,7 @@ def preprocessing(facts: dict[str, Any], folder: Path) -> tuple[int, Channels, C
         raise UserError(
             f"{folder / PROCESSOR} does not say how to make images ready for the network ({reason})."
         ) from None
-    return size, (mean[0], mean[1], mean[2]), (std[0], std[1], std[2])
+    return size, mean, std
 
 
 def _side(given: Any) -> int:
@@ -314,11 +293,11 @@ def _side(given: Any) -> int:
     return int(given)
 
 
-def _channels(given: Any) -> tuple[float, ...]:
-    values = tuple(float(each) for each in (given if isinstance(given, list) else [given] * 3))
+def _channels(given: Any, unit: float) -> Channels:
+    values = [float(each) / unit for each in (given if isinstance(given, list) else [given] * 3)]
     if len(values) != 3:
         raise ValueError(f"{len(values)} channels")
-    return values
+    return values[0], values[1], values[2]
 
 
 def _checksum(config: dict[str, Any], files: list[Path], named: dict[str, str]) -> str:

@@ -77,25 +77,17 @@ class Network(nn.Module):
         nn.init.zeros_(self.classifier.bias)
 
     def encode(self, images: Tensor) -> Tensor:
+        """Features of images, of which a process among several holds rows rank, rank + world, ... of the global batch.
+
+        With g the greatest common divisor of passes and processes, a process has rows in every g-th pass alone. So g
+        passes are under way at once, each shared by world / g processes, and all are busy all the time.
+        """
         rank, world = distributed.rank(), distributed.world()
         everyone = len(images) * world
         if self.group is None or not self.training or everyone <= self.group:
             features: Tensor = self.encoder(images)
             return features
         passes = -(-everyone // self.group)
-        if world > 1:
-            return self._encode_spread(images, passes, rank, world)
-        found = [self.encoder(images[number::passes]) for number in range(passes)]
-        if len(images) % passes == 0:
-            return torch.stack(found, dim=1).flatten(0, 1)  # half the cost of an index, whose backward pass scatters
-        return torch.cat(found)[dealt_back(len(images), passes).to(images.device, non_blocking=True)]
-
-    def _encode_spread(self, images: Tensor, passes: int, rank: int, world: int) -> Tensor:
-        """The same passes over the global batch, of which this process holds rows rank, rank + world, ...
-
-        With g the greatest common divisor of the two numbers, a process has rows in every g-th pass alone. So g passes
-        are under way at once, each shared by world / g processes, and all are busy all the time.
-        """
         slots = math.gcd(passes, world)
         slot, own = rank % slots, passes // slots
         found: list[Tensor] = [images] * own
@@ -107,6 +99,8 @@ class Network(nn.Module):
                 found[start] = self.encoder(images[start::own])
         finally:
             set_slot(self.encoder)
+        if len(images) % own == 0:
+            return torch.stack(found, dim=1).flatten(0, 1)  # half the cost of an index, whose backward pass scatters
         return torch.cat(found)[dealt_back(len(images), own).to(images.device, non_blocking=True)]
 
     def encode_as_tested(self, images: Tensor) -> Tensor:

