@@ -204,6 +204,11 @@ def test_damaged_missing_and_other_models_are_refused_in_a_sentence(tmp_path: Pa
         load_model(run, small_backbone())
 
 
+def test_a_model_says_what_it_is(tmp_path: Path) -> None:
+    model = fitted(tmp_path / "in")
+    assert repr(model) == f"PhotoModel(2 classes: red, blue; images 3×{model.size}×{model.size}; {model.network})"
+
+
 def with_answer(model: PhotoModel, **changes: Any) -> PhotoModel:
     return PhotoModel(replace(model.instant, **changes), model.backbone)
 

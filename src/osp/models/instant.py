@@ -246,7 +246,8 @@ class InstantNet(nn.Module):
         own = distance(rows @ self.labeled.T, self.lengths, self.sizes)
         if not self.neighbors:
             return own
-        return averaged(own, self.reference_scores[nearest(rows, self.references, self.neighbors)])
+        near = self.reference_scores[nearest(rows, self.references, self.neighbors)]
+        return (own + near.sum(dim=1)) / (1 + self.neighbors)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Calibrated."""
@@ -298,8 +299,3 @@ def similarities(cosines: Tensor, length: Tensor, sizes: list[int]) -> Tensor:
 def distance(cosines: Tensor, length: Tensor, sizes: list[int]) -> Tensor:
     """The OOD score before it is averaged over neighbors: one minus the similarity to the most similar class."""
     return 1 - similarities(cosines, length, sizes).amax(dim=1)
-
-
-def averaged(own: Tensor, others: Tensor) -> Tensor:
-    """Mean of one's own score and those of the neighbors, n×count."""
-    return (own + others.sum(dim=1)) / (1 + others.shape[1])

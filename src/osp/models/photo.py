@@ -47,21 +47,7 @@ _NUMBERS = ("strength", "temperature", "neighbors", "smoothing")
 class PhotoModel(Model):
     """A fitted answer and the backbone whose features it takes; `osp.load` and `Run.model` give one.
 
-    >>> import osp, tempfile
-    >>> from PIL import Image
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     for name, color in ("red", (200, 0, 0)), ("blue", (0, 0, 200)):
-    ...         place = Path(folder, "sorted", name)
-    ...         place.mkdir(parents=True)
-    ...         for size in (24, 32, 40):
-    ...             Image.new("RGB", (size, size), color).save(place / f"{size}.png")
-    ...     path = osp.fit(f"{folder}/sorted", None, f"{folder}/fit").path
-    ...     model = osp.load(path)
-    ...     said = list(model.predict_files([f"{folder}/sorted/red/32.png"]))
-    >>> model
-    PhotoModel(2 classes: blue, red; images 3×224×224; efficientnet-lite0)
-    >>> said[0].label, [model.class_names[k] for k in model.predict(Image.new("RGB", (30, 30), (0, 0, 200)))]
-    ('red', ['blue'])
+    `osp.fit` has an example.
     """
 
     def __init__(self, instant: Instant, backbone: Backbone) -> None:

@@ -11,11 +11,10 @@ Nothing in a line names code that is run, and no file is read through a link.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -27,7 +26,7 @@ from osp.errors import UserError, short
 from osp.files import LARGEST_SMALL as LARGEST
 from osp.files import locked, make_folder, open_plain, write_bytes
 from osp.runs.folder import RunFolder
-from osp.runs.schema import Fields, Result, Whole, Word, check, is_metrics
+from osp.runs.schema import Origin, Result, Word, check, is_metrics
 
 FORMAT = 1
 ENDING = ".jsonl"
@@ -40,7 +39,7 @@ _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
-class Line(Fields):
+class Line(Origin):
     """A run as one line has it."""
 
     format: Literal[1]
@@ -48,9 +47,6 @@ class Line(Fields):
     """Under which a store has it: a name, never a path."""
     identity: Word
     versions: dict[str, Word]
-    machine: dict[str, Word | Whole | None] = Field(default_factory=dict)
-    data: dict[str, Word] = Field(default_factory=dict)
-    """Content keys of its images."""
     recipe: dict[str, Any] = Field(default_factory=dict)
     plan: dict[str, Any]
     """Without its recipe and versions, which stand beside it."""
@@ -69,8 +65,6 @@ class Lines:
     """Lines that are none."""
     torn: str = ""
     """What is wrong with an end that was cut off."""
-    whole: int = 0
-    """Bytes up to such an end."""
 
 
 class LineRun(RunFolder):
@@ -120,27 +114,37 @@ def read_lines(path: Path) -> Lines:
     """The runs of a file; UserError where it cannot be read at all."""
     runs: dict[str, dict[str, Any]] = {}
     problems: list[str] = []
-    torn, whole = "", 0
+    torn = ""
+    for number, (content, line, wrong) in enumerate(_each(path), start=1):
+        if _cut_off(content, wrong):
+            torn = f"{path}, line {number} was cut off ({wrong}); it is passed over"
+        elif wrong:
+            problems.append(f"{path}, line {number} is passed over: {wrong}")
+        elif line is not None:
+            runs.pop(line["name"], None)  # the last one counts, and stands where it is
+            runs[line["name"]] = line
+    return Lines(runs, tuple(problems), torn)
+
+
+def _each(path: Path) -> Iterator[tuple[bytes, dict[str, Any] | None, str]]:
+    """The lines of a file, each with its fields, or with what is wrong with it."""
     try:
         with open_plain(path) as file:
             if os.fstat(file.fileno()).st_size > MOST_BYTES:
                 raise ValueError(f"it is longer than {MOST_BYTES >> 20} MB")
-            for number, content in enumerate(iter(lambda: file.readline(LARGEST + 1), b""), start=1):
+            for content in iter(lambda: file.readline(LARGEST + 1), b""):
                 try:
-                    line = parsed(content)
+                    found = content, parsed(content), ""
                 except ValueError as error:
-                    if not content.endswith(b"\n") and len(content) <= LARGEST:
-                        torn = f"{path}, line {number} was cut off ({error}); it is passed over"
-                        break
-                    problems.append(f"{path}, line {number} is passed over: {error}")
+                    yield content, None, str(error)
                 else:
-                    if line is not None:
-                        runs.pop(line["name"], None)  # the last one counts, and stands where it is
-                        runs[line["name"]] = line
-                whole += len(content)
+                    yield found
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
-    return Lines(runs, tuple(problems), torn, whole)
+
+
+def _cut_off(content: bytes, wrong: str) -> bool:
+    return bool(wrong) and not content.endswith(b"\n") and len(content) <= LARGEST
 
 
 def parsed(content: bytes) -> dict[str, Any] | None:
@@ -192,17 +196,10 @@ def _without(path: Path, names: Mapping[str, object]) -> bytes:
     """What a file holds now, up to an end that was cut off and without the runs of these names."""
     if not path.exists() and not path.is_symlink():
         return b""
-    found = read_lines(path)
-    with open_plain(path) as file:
-        content = file.read(found.whole)
-    if names.keys() & found.runs.keys():
-        content = b"".join(each for each in io.BytesIO(content) if _named(each) not in names)
+    kept = [
+        content
+        for content, line, wrong in _each(path)
+        if not _cut_off(content, wrong) and (line is None or line["name"] not in names)
+    ]
+    content = b"".join(kept)
     return content if content.endswith(b"\n") or not content else content + b"\n"
-
-
-def _named(content: bytes) -> str | None:
-    try:
-        line = parsed(content)
-    except ValueError:
-        return None
-    return None if line is None else str(line["name"])

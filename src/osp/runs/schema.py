@@ -210,15 +210,21 @@ class Map(Fields):
         return self
 
 
-class Note(Fields):
+class Origin(Fields):
+    """Where a run of a store comes from."""
+
+    identity: Word | None = None
+    versions: dict[str, Word] = {}
+    data: dict[str, Word] = {}
+    """Content keys of its images."""
+    machine: dict[str, Word | Whole | None] = {}
+
+
+class Note(Origin):
     """run.json of a store: how the last attempt at a run ended, and on what machine."""
 
     status: Literal["finished", "failed"]
     failure: str = ""
-    identity: Word | None = None
-    versions: dict[str, Word] = Field(default_factory=dict)
-    data: dict[str, Word] = Field(default_factory=dict)
-    machine: dict[str, Word | Whole | None] = Field(default_factory=dict)
 
 
 Model = TypeVar("Model", bound=BaseModel)
