@@ -95,7 +95,6 @@ class Judged:
         return len(self.where)
 
     def rows(self, chosen: np.ndarray) -> Judged:
-        """Only these rows."""
         columns = (self.predicted, self.confidence, self.scores, self.outside, self.truth)
         return Judged([self.where[row] for row in chosen], *(column[chosen] for column in columns))
 

@@ -43,7 +43,6 @@ class Answer:
 
     @property
     def is_ood(self) -> np.ndarray:
-        """Whether the score lies above the threshold."""
         above: np.ndarray = self.ood_score > self.threshold
         return above
 

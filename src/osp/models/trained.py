@@ -81,10 +81,9 @@ class Predictor(Model):
         self.size = self.shape[1]
         self.network: str = meta["network"]
         self.score: str = meta["score"]
-        """The OOD score that is reported."""
         self.thresholds: dict[str, float] = {name: float(each["threshold"]) for name, each in meta["scores"].items()}
         self.about: dict[str, Any] = dict(meta.get("about", {}))
-        """What it was trained on and how, in words. In files of version 0.1 `method` is the method's version."""
+        """In files of version 0.1 `method` is the method's version."""
         self._scale = torch.tensor([1 / (255 * each) for each in meta["std"]]).view(1, -1, 1, 1)
         ratios = [mean / std for mean, std in zip(meta["mean"], meta["std"], strict=True)]
         self._offset = -torch.tensor(ratios).view(1, -1, 1, 1)
@@ -220,8 +219,9 @@ def save_predictor(
 
     `known` are the scores of images known to be ID: thresholds come from them, and scores without any are left out.
     """
-    net = method.net
-    limits = thresholds(known)
+    net, limits = method.net, thresholds(known)
+    layers = [layer for layer in net.classifier.modules() if isinstance(layer, nn.Linear)]
+    versions = {"method_version" if key == "method" else key: value for key, value in plan.versions.items()}
     kept = {name: score for name, score in fitted.items() if name in limits}
     meta = {
         "network": plan.network,
@@ -229,33 +229,17 @@ def save_predictor(
         "class_names": list(class_names),
         "mean": list(mean),
         "std": list(std),
-        "layers": layer_sizes(net.classifier),
+        "layers": [layers[0].in_features, *(layer.out_features for layer in layers)],
         "score": reported,
         "scores": {name: {"config": score.config(), "threshold": limits[name]} for name, score in kept.items()},
         "method_file": plan.method if plan.method_content is not None else None,
         "score_file": files_in(plan.model_dump()).get("score"),
-        "about": about(plan),
+        "about": {"method": plan.method_name, "data": plain_name(plan.data), "seed": plan.seed, **versions},
     }
     tensors = prefixed("encoder", net.encoder.state_dict()) | prefixed("classifier", net.classifier.state_dict())
     for name, score in kept.items():
         tensors |= prefixed(f"scores/{name}", score.state_dict())
     save_checkpoint(path, tensors, meta)
-
-
-def about(plan: Plan) -> dict[str, Any]:
-    """What a model was trained on and how, in words."""
-    versions = {"method_version" if key == "method" else key: value for key, value in plan.versions.items()}
-    return {"method": plan.method_name, "data": plain_name(plan.data), "seed": plan.seed, **versions}
-
-
-LARGEST_SIDE = 4096
-
-
-class ScoreFacts(BaseModel):
-    """What a model file says of one of its scores."""
-
-    config: dict[str, Any]
-    threshold: Number
 
 
 def load_predictor(
@@ -283,6 +267,14 @@ def load_predictor(
         return _rebuilt(file, run, tensors, meta, network, _own_scores(meta, method, score, str(file)))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, OverflowError) as error:
         raise UserError(f"{file} is damaged or of another version: {error}") from None
+
+
+LARGEST_SIDE = 4096
+
+
+class ScoreFacts(BaseModel):
+    config: dict[str, Any]
+    threshold: Number
 
 
 class ModelFacts(BaseModel):
@@ -376,9 +368,3 @@ def _own_scores(meta: Mapping[str, Any], method: str | None, score: str | None, 
             f"If you trust that file, give it again: osp.load({path!r}, {word}={file!r})."
         )
     raise UserError(f"The {word} file {score or method} defines no OOD score {name!r}.{suggest(name, list(found))}")
-
-
-def layer_sizes(classifier: nn.Module) -> list[int]:
-    """Sizes of the linear layers of a classifier: [features, ..., classes]."""
-    layers = [layer for layer in classifier.modules() if isinstance(layer, nn.Linear)]
-    return [layers[0].in_features, *(layer.out_features for layer in layers)]

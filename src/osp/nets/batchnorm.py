@@ -87,18 +87,11 @@ def spread(module: nn.Module, twice: bool = False) -> None:
         for name, layer in list(owner.named_children()):
             if isinstance(layer, BATCH_NORMS) and not isinstance(layer, SpreadBatchNorm):
                 if id(layer) not in done:
-                    done[id(layer)] = _spread_norm(layer, twice)
+                    settings = (layer.num_features, layer.eps, layer.momentum, layer.affine, layer.track_running_stats)
+                    norm = done[id(layer)] = SpreadBatchNorm(*settings, device="meta")
+                    norm._parameters, norm._buffers = layer._parameters, layer._buffers
+                    norm.training, norm.twice = layer.training, twice
                 setattr(owner, name, done[id(layer)])
-
-
-def _spread_norm(layer: nn.Module, twice: bool) -> SpreadBatchNorm:
-    assert isinstance(layer, BATCH_NORMS)
-    norm = SpreadBatchNorm(
-        layer.num_features, layer.eps, layer.momentum, layer.affine, layer.track_running_stats, device="meta"
-    )
-    norm._parameters, norm._buffers = layer._parameters, layer._buffers
-    norm.training, norm.twice = layer.training, twice
-    return norm
 
 
 def set_slot(module: nn.Module, slot: int = 0, slots: int = 1) -> None:

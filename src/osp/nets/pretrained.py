@@ -52,7 +52,6 @@ class Backbone:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
         return next(self.network.parameters()).device
 
     def to(self, device: torch.device | str) -> Backbone:

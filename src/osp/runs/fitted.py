@@ -14,6 +14,7 @@ import numpy as np
 
 from osp import files
 from osp.errors import UserError, short
+from osp.evaluate.metrics import unit_rows
 from osp.evaluate.predictions import NONE, Judged
 from osp.runs.folder import creatable
 from osp.runs.schema import LEARNED, FitResult, Group, LetIn, PhotoFacts, check, read_checked, read_json, read_rows
@@ -139,7 +140,6 @@ def groups_of(result: dict[str, Any]) -> list[Group]:
 
 
 def result_of(run: Path) -> dict[str, Any]:
-    """The figures of a fit."""
     if not (run / RESULT).exists():
         raise UserError(f"{run} is no folder of a fit: {RESULT} is missing.")
     return read_checked(run / RESULT, FitResult, "Run the fit again.")
@@ -238,7 +238,7 @@ def read_fit(folder: Path) -> tuple[dict[str, Any], FitTables]:
             doubts=_rows(folder / "doubts.csv", lambda row: Doubt(row["file"], row["class"], row["looks_like"])),
             left_out=_rows(folder / "left-out.csv", lambda row: (row["file"], row["reason"])),
             sample=rows,
-            sample_features=_centered(features, arrays["mean"]),
+            sample_features=unit_rows(features.astype(np.float32) - arrays["mean"]),
         )
         counts = result["pile_photos"]
         if "files" in counts and len(pile) != counts["files"]:
@@ -251,12 +251,6 @@ def read_fit(folder: Path) -> tuple[dict[str, Any], FitTables]:
         why = getattr(error, "strerror", None) or error
         raise UserError(f"The run in {folder} is damaged or of another version ({why}). Run the fit again.") from None
     return result, tables
-
-
-def _centered(features: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    rows: np.ndarray = features.astype(np.float32) - mean
-    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-    return rows
 
 
 def _rows(path: Path, make: Callable[[dict[str, str]], Any]) -> list[Any]:
