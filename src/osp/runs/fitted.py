@@ -27,16 +27,13 @@ LARGEST, LARGEST_FEATURE, LARGEST_MODEL = 1e9, 1e30, 8 << 30
 """Centred features have length one, and what is computed from them stays far below the first. Bytes of all arrays."""
 ASKED = "asked."
 """Before the names of the arrays that ask the pile: those of the score `pool`."""
-_SHAPES = """
-    mean D, weight KD, bias K, labels N, labeled ND, references RD, reference_scores R, pile_scores R, id_scores H,
-    id_weights H, held_out NK, head_mean D, adapter_down AD, adapter_bias A, adapter_up DA, asked.clusters.mean D,
+_ALWAYS = """mean D, weight KD, bias K, labels N, labeled ND, references RD, reference_scores R, pile_scores R,
+    id_scores H, id_weights H"""
+_PERHAPS = """held_out NK, head_mean D, adapter_down AD, adapter_bias A, adapter_up DA, asked.clusters.mean D,
     asked.clusters.basis DW, asked.clusters.known SKW, asked.clusters.free SFW, asked.neighbors.basis DV,
-    asked.neighbors.nodes MV, asked.neighbors.values M, asked.middle 3, asked.spread 3, groups F
-"""
-SHAPES: dict[str, str] = dict(each.split() for each in _SHAPES.split(","))
-"""Of the arrays of a photo model: the same letter is the same size, K that of the classes."""
-ALWAYS = tuple(SHAPES)[:10]
-"""Those that no model is without."""
+    asked.neighbors.nodes MV, asked.neighbors.values M, asked.middle 3, asked.spread 3, groups F"""
+ALWAYS, PERHAPS = (dict(each.split() for each in text.split(",")) for text in (_ALWAYS, _PERHAPS))
+"""The arrays of every photo model and of some, with their sizes: the same letter is the same size, K the classes."""
 
 
 class Doubt(NamedTuple):
@@ -177,10 +174,10 @@ def read_model_files(folder: Path) -> tuple[PhotoFacts, dict[str, np.ndarray]]:
 def _check_arrays(facts: PhotoFacts, arrays: dict[str, np.ndarray]) -> None:
     """Refuse arrays whose sizes do not fit together, and what cannot be asked."""
     asked = {name for name in arrays if name.startswith(ASKED)}
-    if asked and (odd := asked ^ {name for name in SHAPES if name.startswith(ASKED)}):
+    if asked and (odd := asked ^ {name for name in PERHAPS if name.startswith(ASKED)}):
         raise ValueError(f"of the arrays {ASKED}* {', '.join(sorted(odd))} are missing or too many")
     sizes = {"K": len(facts.class_names), "3": 3} | ({} if asked else {"F": 0})
-    for name, letters in SHAPES.items():
+    for name, letters in (ALWAYS | PERHAPS).items():
         if name in ALWAYS or name in arrays:
             for letter, size in zip(letters, (*arrays[name].shape, 0, 0, 0), strict=False):
                 sizes.setdefault(letter, size)
