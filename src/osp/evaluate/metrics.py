@@ -71,8 +71,7 @@ def expected_calibration_error(logits: np.ndarray, targets: np.ndarray, bins: in
     """
     if not len(targets):
         return None
-    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-    confidence = 1 / np.exp(shifted).sum(axis=1)  # of the largest logit, which is now 0
+    confidence = softmax(logits.astype(np.float64)).max(axis=1)
     right = logits.argmax(axis=1) == targets
     members = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
     gaps = np.bincount(members, weights=right - confidence, minlength=bins)

@@ -113,6 +113,11 @@ class Predictions:
     def threshold(self) -> float:
         return self.thresholds[self.score]
 
+    def group(self, name: str) -> Group | None:
+        """A group of images that has any."""
+        found = self.groups.get(name)
+        return found if found is not None and len(found) else None
+
     def _parts(self) -> list[tuple[str, Group | PoolPredictions]]:
         return [*self.groups.items(), ("pool", self.pool)]
 

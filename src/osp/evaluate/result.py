@@ -53,21 +53,21 @@ def measure(predictions: Predictions, truth: np.ndarray | None) -> dict[str, Any
         numbers["pool_auroc"] = detection(scores[~truth], scores[truth])["auroc"]
         if pool.kept is not None:
             numbers |= partition_quality(pool.kept, truth)
-    rounded: dict[str, Any] = {key: _rounded(value) for key, value in numbers.items()}
     matrix = confusion_matrix(test.targets, test.predicted, test.logits.shape[1])
-    rounded["confusion"] = matrix.tolist()
-    rounded["class_accuracy"] = [_rounded(each) for each in per_class_accuracy(matrix)]
-    rounded["score"] = score
-    rounded["scores"] = _by_score(test, test_ood)
     others = {name.removeprefix("ood:"): group for name, group in predictions.groups.items() if name not in OWN_GROUPS}
     by_set = {name: _by_score(test, group) for name, group in others.items()}
-    rounded["other_ood"] = {name: {**found[score], "scores": found} for name, found in by_set.items()}
-    validation = predictions.groups["validation"]
-    known = len(validation) and validation.targets is not None
-    rounded["val_accuracy"] = _rounded(accuracy(validation.logits, validation.targets)) if known else None  # type: ignore[arg-type]
-    rounded["threshold"] = predictions.threshold
-    rounded["test_images"] = len(test)
-    return rounded
+    held = predictions.group("validation")
+    return {
+        **{key: _rounded(value) for key, value in numbers.items()},
+        "confusion": matrix.tolist(),
+        "class_accuracy": [_rounded(each) for each in per_class_accuracy(matrix)],
+        "score": score,
+        "scores": _by_score(test, test_ood),
+        "other_ood": {name: {**found[score], "scores": found} for name, found in by_set.items()},
+        "val_accuracy": None if held is None or held.targets is None else _rounded(accuracy(held.logits, held.targets)),
+        "threshold": predictions.threshold,
+        "test_images": len(test),
+    }
 
 
 def _by_score(test: Group, ood: Group) -> dict[str, dict[str, float | None]]:

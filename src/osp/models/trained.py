@@ -167,8 +167,7 @@ class Predictor(Model):
         """Predictions that the run has kept of some images; None without any."""
         if self._run is None or not self._run.predictions.exists():
             return None
-        group = Predictions.load(self._run.predictions).groups.get(name)
-        return group if group is not None and len(group) else None
+        return Predictions.load(self._run.predictions).group(name)
 
     def normalize(self, images: Tensor) -> Tensor:
         """uint8 N×C×H×W as the network wants them: (pixel/255 - mean) / std."""

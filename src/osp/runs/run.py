@@ -130,11 +130,7 @@ class Run:
         return bank if {"features", "classes", "ids"} <= bank.keys() and len(bank["ids"]) else {}
 
     def group(self, name: str) -> Group | None:
-        """A group of images of the predictions that has any."""
-        if self.predictions is None:
-            return None
-        group = self.predictions.groups.get(name)
-        return group if group is not None and len(group) else None
+        return None if self.predictions is None else self.predictions.group(name)
 
     def number(self, key: str) -> float | None:
         """A number of the result, such as `accuracy` or `scores.softmax.auroc`; None where it was not measured."""
