@@ -40,7 +40,9 @@ CHUNK = 256
 class Predictor(Model):
     """A trained classifier that also says how unknown an image looks; `osp.load` and `Run.model` give one.
 
-    `osp.models.model.Model` says what images may be. A score that the model does not have is a UserError.
+    Images are a uint8 array (N×H×W, N×H×W×C or one H×W×3), a path, a Pillow image, or a list of any of these. Other
+    sizes than the model's are cropped to the middle square and resized as in training. What cannot be read as images,
+    and a score that the model does not have, is a UserError.
 
     Attributes
     ----------
