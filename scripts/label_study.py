@@ -1,6 +1,7 @@
 """How many answers does `osp label` need? A simulated person who answers truly, against labeling at random.
 
 python scripts/label_study.py SET.npz --known 4 [--start 0 5] [--draws 5] [--first 0] [--save curves.jsonl]
+python scripts/label_study.py SET.npz --known 4 --first 0 --draws 3 --run 20 50 100 200
 python scripts/label_study.py --draw docs/images/label.png curves.jsonl
 python scripts/label_study.py --time 1000 20000
 
@@ -8,6 +9,10 @@ SET.npz holds features `f` (n×D) and true classes `c` (n). In each draw some cl
 answer is one key, click or untick: wrong photos of a group are unticked one by one, a group less than half pure is
 refused. `rest`: known photos in their class and unknown ones rejected, in percent of those without a label; `all`:
 the same over the whole pile, labeled photos counted as right. Random: one photo per answer, the same guess.
+
+`--run` writes the run after so many answers and prints, beside the share of the rest that the page's guess has right:
+that of the run, of how many photos both say the same, which share of the known photos and of the unknown ones the run
+lets in, and how many strangers it says are among those that it lets in, and how many there are.
 """
 
 from __future__ import annotations
@@ -15,11 +20,15 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from osp.photos.asking import NONE, OPEN, Guess, Layout, guess, lay_out, next_question
+from osp.photos.fit import better_of
+from osp.photos.instant import fit_instant
 
 AT = (10, 20, 50, 100, 200)
 Curve = list[tuple[int, float, float]]
@@ -31,7 +40,7 @@ def guess_of(layout: Layout, labels: np.ndarray) -> Guess:
     dense = labels.copy()
     dense[labels >= 0] = np.searchsorted(names, labels[labels >= 0])
     found = guess(layout, dense, len(names))
-    return Guess(names[found.classes], found.unknown, found.inside, found.sure) if len(names) else found
+    return replace(found, classes=names[found.classes]) if len(names) else found
 
 
 def shares(labels: np.ndarray, found: Guess, truth: np.ndarray) -> tuple[float, float]:
@@ -40,21 +49,74 @@ def shares(labels: np.ndarray, found: Guess, truth: np.ndarray) -> tuple[float, 
     return 100 * float(right[rest].mean()) if rest.any() else 100.0, 100 * float((right | ~rest).mean())
 
 
-def person(layout: Layout, truth: np.ndarray, labels: np.ndarray, most: int) -> Curve:
-    """Answers the questions of `osp label`."""
+def answered(
+    layout: Layout, truth: np.ndarray, labels: np.ndarray, most: int
+) -> Iterator[tuple[int, np.ndarray, Guess]]:
+    """Answers the questions of `osp label`: after each the number of answers so far, the labels and the guess."""
     found, shown, answers = guess_of(layout, labels), set[int](), 0
-    curve = [(0, *shares(labels, found, truth))]
+    yield 0, labels, found
     while answers < most and (question := next_question(layout, found, labels, shown)) is not None:
         values, counts = np.unique(truth[question.rows], return_counts=True)
         answers += 1
+        labels = labels.copy()
         if 2 * counts.max() >= len(question.rows):
             same = question.rows[truth[question.rows] == values[counts.argmax()]]
             answers += len(question.rows) - len(same)
             labels[same] = truth[same]
         shown.update(question.rows.tolist())
         found = guess_of(layout, labels)
-        curve.append((answers, *shares(labels, found, truth)))
-    return curve
+        yield answers, labels, found
+
+
+def person(layout: Layout, truth: np.ndarray, labels: np.ndarray, most: int) -> Curve:
+    return [(n, *shares(now, found, truth)) for n, now, found in answered(layout, truth, labels, most)]
+
+
+def written(features: np.ndarray, labels: np.ndarray, found: Guess, truth: np.ndarray) -> list[float]:
+    """The columns of `--run`."""
+    names, has, rest, none = np.unique(labels[labels >= 0]), labels >= 0, labels == OPEN, labels == NONE
+    given = (features[has], np.searchsorted(names, labels[has]))
+    classes = [str(name) for name in names]
+    both = fit_instant(*given, features[rest], classes, none=features[none], asked_person=True)
+    run = better_of(fit_instant(*given, features[:0], classes, asked_person=True), both)
+    chances, scores = run.answer(features[rest])
+    inside, known = scores <= run.threshold(), truth[rest] >= 0
+    said = np.where(inside, names[chances.argmax(axis=1)], NONE)
+    page = np.where(found.inside, found.classes, NONE)[rest]
+    strangers = np.nan if run.belonging is None else float((1 - run.belonging.chance(scores[inside])).sum())
+    shares = [100 * float(each.mean()) for each in (page == truth[rest], said == truth[rest], page == said)]
+    return [*shares, 100 * inside[known].mean(), 100 * inside[~known].mean(), strangers, (inside & ~known).sum()]
+
+
+def runs(given: argparse.Namespace, path: Path) -> None:
+    with np.load(path) as stored:
+        features, classes = stored["f"], stored["c"]
+    layout, rows = lay_out(features), dict[tuple[int, int], list[list[float]]]()
+    for start in given.start:
+        for seed in range(given.first, given.first + given.draws):
+            truth, labels, _ = drawn(classes, given.known, start, seed)
+            steps = list(answered(layout, truth, labels, max(given.run)))
+            for most in given.run:
+                _, now, found = [step for step in steps if step[0] <= most][-1]
+                if len(np.unique(now[now >= 0])) > 1:
+                    rows.setdefault((start, most), []).append(written(features, now, found, truth))
+    heads = ("labels before", "answers", "page", "run", "agree", "known in", "unknown in", "strangers said", "are")
+    print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
+    for (start, most), found_ones in rows.items():
+        print(f"| {start} | {most} | {' | '.join(f'{mean:.1f}' for mean in np.mean(found_ones, axis=0))} |")
+    errors = np.concatenate([np.array(each)[:, 5] - np.array(each)[:, 6] for each in rows.values()])
+    print(f"strangers: wrong by {np.nanmean(np.abs(errors)):.1f} in the mean")
+
+
+def drawn(classes: np.ndarray, known: int, start: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.random.Generator]:
+    """The truth, labels to start from, and what draws on."""
+    draws = np.random.default_rng(seed)
+    chosen = np.sort(draws.permutation(classes.max() + 1)[:known])
+    truth = np.where(np.isin(classes, chosen), np.searchsorted(chosen, classes), NONE)
+    labels = np.full(len(truth), OPEN)
+    for number in range(known):
+        labels[draws.permutation(np.flatnonzero(truth == number))[:start]] = number
+    return truth, labels, draws
 
 
 def at_random(layout: Layout, truth: np.ndarray, labels: np.ndarray, most: int, draws: np.random.Generator) -> Curve:
@@ -77,12 +139,7 @@ def study(given: argparse.Namespace, path: Path) -> None:
     layout = lay_out(features)
     for start in given.start:
         for seed in range(given.first, given.first + given.draws):
-            draws = np.random.default_rng(seed)
-            known = np.sort(draws.permutation(classes.max() + 1)[: given.known])
-            truth = np.where(np.isin(classes, known), np.searchsorted(known, classes), NONE)
-            labels = np.full(len(truth), OPEN)
-            for number in range(given.known):
-                labels[draws.permutation(np.flatnonzero(truth == number))[:start]] = number
+            truth, labels, draws = drawn(classes, given.known, start, seed)
             asked = person(layout, truth, labels.copy(), given.answers)
             random = at_random(layout, truth, labels.copy(), given.answers, draws)
             line = {"set": path.stem, "start": start, "seed": seed, "label": asked, "random": random}
@@ -160,6 +217,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--answers", type=int, default=200)
     parser.add_argument("--save", type=Path, default=Path("curves.jsonl"))
+    parser.add_argument("--run", type=int, nargs="+")
     parser.add_argument("--draw", type=Path)
     parser.add_argument("--time", type=int, nargs="+")
     given = parser.parse_args()
@@ -167,6 +225,8 @@ def main() -> None:
         times(given.time)
     elif given.draw is not None:
         draw(given.draw, given.set)
+    elif given.run:
+        runs(given, given.set)
     else:
         study(given, given.set)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from osp.evaluate.belonging import Belonging, fit_belonging
+from osp.evaluate.belonging import Belonging, fit_belonging, spoken
 
 
 def world(share: float, apart: float, seed: int, held: int = 60) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -53,3 +53,13 @@ def test_nothing_is_said_without_held_out_labels_or_pile_and_equal_scores_do_no_
     assert found is not None
     assert 0 <= found.low <= found.share <= found.high <= 1
     assert np.isfinite(found.chance(np.array([-1e6, 0.0, 1e6]))).all()
+
+
+def test_where_a_person_said_what_is_unknown_a_score_is_the_share_that_speaks_for_it() -> None:
+    scores = np.array([0.0, 0.2, 0.5, 0.8, 1.0, 3.0])
+    found = spoken(Belonging(0.5, 0.4, 0.6, (0.0, 1.0), (1.0, 1.0)), scores)
+    odds = 0.25**1.5
+    expected = [1, 1 / (1 + odds), 0.5, odds / (1 + odds), 0, 0]
+    np.testing.assert_allclose(found.chance(scores), expected, atol=1e-6)
+    np.testing.assert_allclose(found.share, np.mean(expected), atol=1e-6)
+    assert (found.low, found.high) == (0.4, 0.6)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from osp.photos.asking import LEAST_GROUP, NONE, OPEN, SHOWN, guess, lay_out, next_question, strip
+from osp.parts.clusters import fit_clusters
+from osp.photos.asking import LEAST_GROUP, NONE, OPEN, SHOWN, ask_person, guess, lay_out, next_question, strip
 
 KINDS = 4
 EACH = 40
@@ -52,8 +53,26 @@ def test_labels_travel_along_neighbors_as_in_a_slow_loop() -> None:
     found = guess(layout, labels, 2)
     clear = np.abs(mass[:, :2].max(axis=1) - mass[:, 2]) > 0.1
     assert clear.sum() > 10
-    assert np.array_equal(found.inside[clear], (mass[:, :2].max(axis=1) > mass[:, 2])[clear])
+    assert np.array_equal(found.against[clear] < 0.5, (mass[:, :2].max(axis=1) > mass[:, 2])[clear])
     assert truth[0] == 0
+    mean = [np.mean([found.against[j] for j in (i, *near[:9])]) for i, near in enumerate(layout.near.tolist())]
+    limit, spread = layout.usual
+    far = [max((each - limit) / spread, 0) for each in layout.lonely.tolist()]
+    np.testing.assert_allclose(found.unknown, np.add(mean, far), atol=1e-5)
+    assert np.array_equal(found.inside, found.unknown <= 0.5)
+
+
+def test_the_score_of_a_run_is_what_the_page_says_of_the_same_photos_and_far_ones_are_unknown() -> None:
+    features, truth = points()
+    labels = np.full(len(truth), OPEN)
+    labels[:16] = np.where(truth[:16] < 2, truth[:16], NONE)
+    layout = lay_out(features, grouped=False)
+    assert layout.groups == []
+    rows, known = torch.from_numpy(features).float(), torch.from_numpy(labels >= 0)
+    clusters = fit_clusters(rows[known], torch.from_numpy(labels)[known], rows[labels == OPEN], 2)
+    asked = ask_person(layout, labels, 2, clusters)
+    np.testing.assert_allclose(asked.score(rows).numpy(), guess(layout, labels, 2).unknown, atol=1e-3)
+    assert asked.score(-rows[:16]).mean() > 0.5
 
 
 def test_groups_come_first_each_once_then_the_least_sure_photo_then_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ from osp.errors import UserError
 from osp.evaluate.estimates import folds_of
 from osp.evaluate.metrics import detection, expected_calibration_error, softmax, wilson_interval
 from osp.models.instant import Instant, centered, distance, lengths, nearest, tensor
+from osp.models.photo import PLAIN, PhotoModel, read_model
 from osp.parts.pool_score import ask_pool
-from osp.photos.instant import LEAST_PILE, fit_head, fit_instant
+from osp.photos.instant import BALANCED, LEAST_PILE, fit_head, fit_instant
 
 NAMES = ("a", "b", "c", "d")
 
@@ -268,3 +270,43 @@ def test_images_that_are_all_the_same_do_no_harm() -> None:
     instant = fit_instant(rows, np.array([0, 1] * 3), np.ones((30, 4), np.float32), NAMES[:2])
     assert np.isfinite(instant.ood_score(rows)).all()
     assert np.isfinite(instant.predict_proba(rows)).all()
+
+
+def test_what_a_person_said_of_the_pile_decides_and_hardly_depends_on_the_order(tmp_path: Path) -> None:
+    """Ten labels of each class, ten of the unknown kinds; the model keeps its cut when it is written and read."""
+    world = World(7, noise=1.5)
+    (rows, targets), (pile, truth), (none, _) = (
+        world.draw([10] * 4),
+        world.draw([30] * 6),
+        world.draw([0] * 4 + [5] * 2),
+    )
+    usual = fit_instant(rows, targets, pile, NAMES, none=none)
+    assert usual.cut is None
+    found = fit_instant(rows, targets, pile, NAMES, none=none, asked_person=True)
+    assert found.cut is not None
+    assert 0.2 < found.cut < 0.8
+    inside = found.ood_score(pile) <= found.threshold()
+    assert inside[truth < 4].mean() > 0.9
+    assert inside[truth > 3].mean() < 0.1
+    limits = [found.threshold(share) for share in (0.5, 0.8, 0.95, 0.96, 0.99)]
+    assert limits == sorted(limits)
+    assert limits[2] == found.cut
+    assert found.belonging is not None
+    assert abs(found.belonging.share - 2 / 3) < 0.08
+    assert found.belonging.low <= found.belonging.share <= found.belonging.high
+    order = np.random.default_rng(0).permutation(len(rows))
+    again = fit_instant(rows[order], targets[order], pile[::-1], NAMES, none=none, asked_person=True)
+    np.testing.assert_allclose(again.ood_score(pile), found.ood_score(pile), atol=0.1)
+    assert np.mean((again.ood_score(pile) <= again.threshold()) == inside) > 0.97
+    assert again.cut == pytest.approx(found.cut, abs=0.1)
+    PhotoModel(found, PLAIN).save(tmp_path)
+    read, _, _ = read_model(tmp_path)
+    assert read.cut == found.cut
+    assert np.array_equal(read.ood_score(pile), found.ood_score(pile))
+
+
+def test_very_few_words_on_what_is_unknown_leave_the_usual_threshold() -> None:
+    world = World(8)
+    (rows, targets), (pile, _), (none, _) = world.draw([20] * 4), world.draw([30] * 6), world.draw([0] * 4 + [1] * 2)
+    assert len(rows) > BALANCED * len(none)
+    assert fit_instant(rows, targets, pile, NAMES, none=none, asked_person=True).cut is None

@@ -16,9 +16,11 @@ from PIL import Image
 pytest.importorskip("starlette")
 from starlette.testclient import TestClient
 
+from helpers.commands import osp
 from helpers.small_backbone import small_backbone
 from osp.errors import UserError
 from osp.models.photo import BACKBONES
+from osp.photos.asking import OPEN
 from osp.photos.fit import fit
 from osp.photos.labeling import Labeling, checked_name, finish, labeling_in
 from osp.photos.labels import BOOK, NONE, current, read_labels
@@ -108,7 +110,8 @@ def test_from_nothing_to_a_run_that_all_commands_take(person: Person, tmp_path: 
     truth = [person.truth(n) for n in person.state.known.numbers]
     names = np.where(guessed.inside, np.array([*person.state.known.names])[guessed.classes], NONE)
     assert np.mean(names == np.array(truth)) > 0.9
-    figures = person.state.cross_validate()
+    person.state.cross_validate()
+    figures = person.state.figures
     assert figures["accuracy"] > 80
     assert figures["answers"] == 6
     run, pile = tmp_path / "run", tmp_path / "pile"
@@ -123,6 +126,36 @@ def test_from_nothing_to_a_run_that_all_commands_take(person: Person, tmp_path: 
     assert all(verdict.whole for verdict in verify(run))
     assert len(read_labels(run / BOOK)) == 7
     assert fit(None, None, tmp_path / "on", earlier=run).result["none_of_them"] >= 5
+
+
+def test_the_run_says_what_the_page_said_and_sorts_what_was_labeled_where_it_belongs(tmp_path: Path) -> None:
+    person = Person(tmp_path / "run", make_pile(tmp_path / "pile", each=30))
+    for _ in range(5):
+        person.answer(person.view()["question"])
+    copied = next(name for name, told in person.told().items() if told == "red")
+    person.state.cross_validate()
+    known = person.state.known
+    assert known.guessed is not None
+    assert (known.labels == OPEN).sum() > 30
+    page = np.where(known.guessed.inside, np.array(known.names)[known.guessed.classes], NONE)
+    made = finish(person.state, tmp_path / "run", None, tmp_path / "pile", None, lambda _: None, None)
+    assert made is not None
+    files = [person.state.files[n] for n in known.numbers]
+    said = {each.file: each.label if each.inside else NONE for each in made.model.predict_files(files)}
+    rest = np.flatnonzero(known.labels == OPEN)
+    assert [said[files[row]] for row in rest] == page[rest].tolist()
+    told = person.told()
+    shutil.copy(tmp_path / "pile" / copied, tmp_path / "pile" / "copy.png")
+    done = osp(tmp_path, "sort", "run", "pile", "--to", "out", "--as", "links")
+    assert done.returncode == 0, done.stderr
+    placed = {path.name: path.relative_to(tmp_path / "out").parts[0] for path in (tmp_path / "out").rglob("*.png")}
+    assert len(placed) == len(files) + 1
+    assert {name: placed[name] for name in told} == {
+        name: "_unknown" if label == NONE else label for name, label in told.items()
+    }
+    assert placed["copy.png"] == "red"
+    assert "stay where they are" not in done.stdout
+    person.close()
 
 
 def test_an_answer_is_on_the_disk_before_it_is_confirmed_and_undone_any_number_of_times(person: Person) -> None:

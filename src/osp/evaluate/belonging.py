@@ -23,6 +23,9 @@ POINTS = 256
 DRAWS = 40
 """Of the held-out images, with replacement, for the interval."""
 LEAST_SPREAD = 0.05
+EVEN, SHARPNESS = 0.5, 1.5
+"""A score that says how much speaks for none of the classes: where as much speaks for one of them, and the power of the
+odds that come nearest the truth (docs/labeling.md)."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,23 @@ class Belonging:
         odds = ((scores - m0) / s0) ** 2 / 2 - ((scores - m1) / s1) ** 2 / 2 + np.log(s0 / s1)
         odds = odds + np.log(self.share / (1 - self.share))
         return np.asarray(1 / (1 + np.exp(-np.clip(odds, -50, 50))))
+
+
+@dataclass(frozen=True)
+class Spoken(Belonging):
+    """The same where a person has said what is unknown, and a score s is the share of what speaks for it."""
+
+    def chance(self, scores: np.ndarray) -> np.ndarray:
+        """1 / (1 + (s / (1 - s))^1.5)."""
+        share = np.clip(scores, 1e-6, 1 - 1e-6)
+        return np.asarray(1 / (1 + (share / (1 - share)) ** SHARPNESS))
+
+
+def spoken(found: Belonging, pile_scores: np.ndarray) -> Belonging:
+    """Which images belong by such scores; the interval reaches as far as that of the scores alone."""
+    known, unknown = found.known, found.unknown
+    share = float(Spoken(0, 0, 0, known, unknown).chance(pile_scores).mean())
+    return Spoken(share, min(found.low, share), max(found.high, share), known, unknown)
 
 
 def fit_belonging(pile_scores: np.ndarray, id_scores: np.ndarray, id_weights: np.ndarray) -> Belonging | None:

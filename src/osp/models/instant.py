@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from osp.evaluate.belonging import Belonging, fit_belonging
+from osp.evaluate.belonging import Belonging, fit_belonging, spoken
 from osp.evaluate.estimates import Estimate
 from osp.evaluate.thresholds import ACCEPT, known_share, threshold
 from osp.parts.pool_score import PoolAsked
@@ -91,6 +91,8 @@ class Instant:
     """What gives the OOD scores, from raw features; None without a pile that can be asked."""
     groups: np.ndarray | None = None
     """The number of the group of unknown photos at each free center of `asked`, 0 for none (`osp.photos.groups`)."""
+    cut: float | None = None
+    """Where a person has said what is unknown: the OOD score at which as much speaks for a class as against all."""
 
     def with_classes_of(self, alone: Instant) -> Instant:
         """Classes by an answer without a pile, OOD scores as here."""
@@ -115,7 +117,8 @@ class Instant:
     @cached_property
     def belonging(self) -> Belonging | None:
         """Which photos of the pile belong, by their OOD scores; None where nothing was held out, or without a pile."""
-        return fit_belonging(self.pile_scores, self.id_scores, self.id_weights)
+        found = fit_belonging(self.pile_scores, self.id_scores, self.id_weights)
+        return found if found is None or self.cut is None else spoken(found, self.pile_scores)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "net"}
@@ -162,8 +165,14 @@ class Instant:
         return _by_chunk(self.net.inputs, features).numpy()
 
     def threshold(self, accept: float = ACCEPT) -> float:
-        """The OOD score up to which an image counts as one of the classes: accepts this share of the known ones."""
-        return threshold(accept, self.id_scores, self.id_weights, self.pile_scores)
+        """The OOD score up to which an image counts as one of the classes: accepts this share of the known ones.
+
+        Where there is a cut it stands for the usual share; larger ones accept no less, smaller ones no more.
+        """
+        found = threshold(accept, self.id_scores, self.id_weights, self.pile_scores)
+        if self.cut is None:
+            return found
+        return self.cut if accept == ACCEPT else max(found, self.cut) if accept > ACCEPT else min(found, self.cut)
 
     def share(self, pile_scores: np.ndarray) -> float:
         """At most so much of a pile belongs to one of the classes, by its OOD scores."""

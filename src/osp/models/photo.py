@@ -104,6 +104,8 @@ class PhotoModel(Model):
             "license": self.backbone.license,
             "arrays": hashlib.blake2b(content, digest_size=16).hexdigest(),
         }
+        if self.instant.cut is not None:
+            facts["cut"] = self.instant.cut
         try:
             folder.mkdir(parents=True, exist_ok=True)
             replace(folder / ARRAYS, content)
@@ -181,4 +183,5 @@ def _instant(facts: PhotoFacts, arrays: dict[str, np.ndarray], folder: Path) -> 
         estimate=None if facts.estimate is None else Estimate(**facts.estimate.model_dump(exclude_unset=True)),
         adapter=Adapter(**adapter) if adapter else None,
         asked=score.part if asked else None,
+        cut=facts.cut,
     )

@@ -31,21 +31,32 @@ AT_ONCE = 512
 def decisions(
     model: Model, run: Path, files: Sequence[str], accept: float, progress: Progress | None
 ) -> tuple[list[Prediction], int]:
-    """Predictions of a pile, and how many of its photos are left out because they have a label.
+    """Predictions of a pile, and how many of its photos are left out because they lie sorted elsewhere.
 
-    Those are known by their place and, of a fit, by their content, too. Features that a fit has computed come from the
-    cache.
+    Those are known by their place and, of a fit, by their content, too. What a person has said of photos of the pile
+    itself stands in place of what the model says. Features that a fit has computed come from the cache.
     """
     labels = labels_of(run) if (run / LABELS).exists() else []
-    unlabeled = _elsewhere(files, [label.file for label in labels], _class_folders(model, run))
+    folders = _class_folders(model, run)
     if not isinstance(model, PhotoModel):
+        unlabeled = _elsewhere(files, [label.file for label in labels], folders)
         return list(model.predict_files(unlabeled, accept, progress)), len(files) - len(unlabeled)
-    features = compute(unlabeled, model.backbone, progress=progress)
-    known, outside = {label.content for label in labels}, {label.content for label in nones_of(run)}
+    asked = _elsewhere(files, (), folders)
+    here = {os.path.realpath(file) for file in asked}
+    told = {label.content: label.name for label in labels if os.path.realpath(label.file) in here}
+    sorted_ones, outside = {label.content for label in labels} - told.keys(), {each.content for each in nones_of(run)}
+    features = compute(asked, model.backbone, progress=progress)
     said = zip(features.keys, decide(model.instant, features, accept, outside), strict=True)
-    found = [replace(each, content=key) for key, each in said if key not in known]
+    found = [_as_told(replace(each, content=key), told.get(key)) for key, each in said if key not in sorted_ones]
     found += [Prediction(file, reason=reason) for file, reason in features.unreadable]
     return found, len(files) - len(found)
+
+
+def _as_told(said: Prediction, name: str | None) -> Prediction:
+    """What a person says of a photo is sure."""
+    if name is None:
+        return said
+    return replace(said, label=name, probability=1.0, belongs=1.0, inside=True, group="")
 
 
 def predict_cached(

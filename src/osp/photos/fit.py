@@ -157,8 +157,9 @@ def fit(
     looked = time.monotonic()
     labeled, targets = photos.labeled.rows(photos.use), photos.labels[photos.use]
     pile = Rows(photos.pile, photos.pile_use)
-    alone = fit_instant(labeled, targets, pile[:0], classes, seed)
-    instant = fit_instant(labeled, targets, pile, classes, seed, photos.none.rows()) if len(pile) else alone
+    person = labels is not None or bool(((before or {}).get("asked") or {}).get("labels"))
+    alone = fit_instant(labeled, targets, pile[:0], classes, seed, None, person)
+    instant = fit_instant(labeled, targets, pile, classes, seed, photos.none.rows(), person) if len(pile) else alone
     if len(photos.none) and instant.asked is None:
         say(f"Photos of none of the classes teach only with a pile of {LEAST_PILE} photos or more.")
     say(f"Instant answer, {time.monotonic() - looked:.1f} s after the features: {in_words(instant.estimate)}.")
@@ -167,7 +168,7 @@ def fit(
     answers, kept = {ALONE: alone}, ALONE
     if len(pile):
         kept = better(alone, instant)
-        answers |= {ALONE: instant.with_classes_of(alone) if kept == ALONE else alone, BOTH: instant}
+        answers |= {ALONE: better_of(alone, instant) if kept == ALONE else alone, BOTH: instant}
         say(pile_or_not(alone.estimate, instant.estimate, kept == ALONE))
     if method != "instant":
         from osp.photos.learning import improve_on
@@ -183,7 +184,8 @@ def fit(
             answers[trained] = learned
             say(f"Trained by {method} from there: {in_words(learned.estimate)}. It is {verdict}.")
     best, groups = group_pile(answers[kept], pile)
-    say(about_threshold(len(best.id_scores), len(best.pile_scores)))
+    about = about_threshold(len(best.id_scores), len(best.pile_scores))
+    say(about if best.cut is None else about_cut(best, best.cut, len(photos.none)))
     model = PhotoModel(best, network)
     result = {
         "kind": "photos",
@@ -246,6 +248,11 @@ def better(alone: Instant, both: Instant) -> str:
     if alone.estimate is None or both.estimate is None:
         return BOTH
     return ALONE if _balanced(alone) > _balanced(both) else BOTH
+
+
+def better_of(alone: Instant, both: Instant) -> Instant:
+    """Classes by the better of the two, OOD scores by the pile."""
+    return both.with_classes_of(alone) if better(alone, both) == ALONE else both
 
 
 def _balanced(answer: Instant) -> float:
@@ -346,6 +353,18 @@ def pile_or_not(alone: Estimate | None, both: Estimate | None, kept_alone: bool)
     if both.balanced_accuracy == alone.balanced_accuracy:
         return f"Kept: labels and pile ({figures}: a tie; so classes and OOD score use the same features)."
     return f"Kept: labels and pile ({figures}, all classes counted alike)."
+
+
+def about_cut(answer: Instant, cut: float, none: int) -> str:
+    """What the OOD threshold rests on where a person has said of photos that they are none of the classes."""
+    held_out, weights = len(answer.id_scores), answer.id_weights
+    count = "1 photo" if none == 1 else f"{none:,} photos"
+    text = f"Unknown is what looks more like the {count} of none of your classes than like a class."
+    if not held_out:
+        return text
+    kept = 100 * weights[answer.id_scores <= cut].sum() / weights.sum()
+    few = ": few, so take it as rough" if held_out < FEW else ""
+    return f"{text} That keeps {kept:.0f} % of {held_out} sorted photos held out{few}."
 
 
 def about_threshold(held_out: int, pile: int) -> str:

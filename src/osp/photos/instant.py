@@ -10,7 +10,7 @@ Nothing here knows files: features are rows of arrays, or of something that give
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from osp.errors import UserError
+from osp.evaluate.belonging import EVEN
 from osp.evaluate.estimates import estimate_of, folds_of
 from osp.evaluate.metrics import softmax
-from osp.evaluate.thresholds import fit_temperature, log_loss
+from osp.evaluate.thresholds import ACCEPT, fit_temperature, log_loss, weighted_quantile
 from osp.models.instant import (
     FeatureRows,
     Instant,
@@ -33,7 +34,9 @@ from osp.models.instant import (
     similarity,
     tensor,
 )
+from osp.parts.clusters import fit_clusters
 from osp.parts.pool_score import PoolAsked, ask_pool
+from osp.photos.asking import NONE, OPEN, ask_person, lay_out
 from osp.scores.neighbors import spread_rows
 
 STRENGTHS = (1.0, 5.0, 25.0, 125.0)
@@ -45,6 +48,10 @@ REFERENCES = 4096
 """Images of the pile kept for neighbors: bounds time and the size of a saved model (21 MB at 1280 features)."""
 LEAST_PILE = 30
 """Photos from which a pile is asked. On ten the labels alone find unknown photos as well or better."""
+BALANCED = 12
+"""Labels of classes for one of none of them, and the reverse, up to which these can be weighed against one another."""
+Ask = Callable[[np.ndarray], PoolAsked]
+"""What is asked about a pile when these labels are hidden."""
 _CHUNK = 512
 
 
@@ -56,11 +63,13 @@ def fit_instant(
     class_names: Sequence[str],
     seed: int = 0,
     none: np.ndarray | None = None,
+    asked_person: bool = False,
 ) -> Instant:
     """Fit on raw features of labeled images (n×D) with labels 0..K-1 and of the pile (m×D, m may be 0).
 
     Of the pile only the mean and the references are needed: Rows of it are read from the disk a few at a time. Images
-    known to be of no class (`none`, raw features) teach the OOD score where there is a pile to ask.
+    known to be of no class (`none`, raw features) teach the OOD score where there is a pile to ask. `asked_person`: a
+    person has labeled the pile by the questions of `osp label`, and the answer is that of its page.
     """
     counts = _check(labeled, labels, pile, class_names)
     classes = len(class_names)
@@ -71,7 +80,9 @@ def fit_instant(
     sample = tensor(pile[chosen]) if len(pile) else tensor(labeled[:0])
     references = centered(sample, tensor(middle))
     neighbors = min(NEIGHBORS, len(references) // 10) if len(references) >= LEAST_PILE else 0
-    folds = folds_of(labels, counts, np.random.default_rng(seed))  # the same with a pile and without: they are compared
+    order = np.lexsort(labeled[:, :8].T) if asked_person else np.arange(len(labels))  # not that of the answers
+    folds = np.empty(len(labels), np.int64)  # the same with a pile and without: they are compared
+    folds[order] = folds_of(labels[order], counts, np.random.default_rng(seed))
     held = np.flatnonzero(folds >= 0)
     balance = 1 / (classes * counts[labels])
 
@@ -86,12 +97,16 @@ def fit_instant(
         held_out = ((folds >= 0)[:, None] * softmax(logits / temperature)).astype(np.float32)
     weight, bias = fit_head(rows.numpy(), labels, classes, strength)
 
-    asked, given = None, torch.from_numpy(np.asarray(labels, np.int64))
+    asked, cut, given = None, None, torch.from_numpy(np.asarray(labels, np.int64))
     if neighbors:
         outside = sample[:0] if none is None else tensor(none)
-        asked = _ask(tensor(labeled), given, sample, classes, outside)
+        said = asked_person and len(labeled) <= BALANCED * len(outside) <= BALANCED**2 * len(labeled)
+        ask = (_by_person if said else _by_pool)(tensor(labeled), given, sample, classes, outside)
+        asked = ask(np.zeros(len(labels), bool))
         pile_scores = scores_of(asked, sample)
-        id_scores = _held_out_scores(tensor(labeled), given, sample, folds, classes, outside)[held]
+        id_scores = _held_out_scores(tensor(labeled), folds, ask)[held]
+        if said:
+            cut = (EVEN + weighted_quantile(id_scores, balance[held], ACCEPT)) / 2 if len(held) else EVEN
     else:
         held = np.flatnonzero(counts[labels] > 1)
         members, sizes = by_class(rows, labels, classes)
@@ -116,6 +131,7 @@ def fit_instant(
         estimate=estimate,
         held_out=held_out,
         asked=asked,
+        cut=cut,
     )
 
 
@@ -131,10 +147,31 @@ def _mean_of(references: Tensor, near: Tensor) -> np.ndarray:
     return torch.cat([references[part].mean(dim=1) for part in torch.split(near, _CHUNK)]).numpy()
 
 
-def _ask(labeled: Tensor, labels: Tensor, pile: Tensor, classes: int, none: Tensor) -> PoolAsked:
+def _by_pool(labeled: Tensor, labels: Tensor, pile: Tensor, classes: int, none: Tensor) -> Ask:
     """From raw features; of very many labels, as many as bound time and memory."""
-    rows = spread_rows(labeled)
-    return ask_pool(labeled[rows], labels[rows], pile, classes, none[spread_rows(none)])
+    outside = none[spread_rows(none)]
+
+    def ask(hidden: np.ndarray) -> PoolAsked:
+        out = torch.from_numpy(hidden)
+        taught, names, others = labeled[~out], labels[~out], torch.cat([pile, labeled[out]])
+        rows = spread_rows(taught)
+        return ask_pool(taught[rows], names[rows], others, classes, outside)
+
+    return ask
+
+
+def _by_person(labeled: Tensor, labels: Tensor, pile: Tensor, classes: int, none: Tensor) -> Ask:
+    """The same by what a person has said about photos of the pile (`osp.photos.asking`)."""
+    rows, outside = spread_rows(labeled), none[spread_rows(none)]
+    layout = lay_out(torch.cat([labeled[rows], outside, pile]).numpy(), grouped=False)
+    clusters = fit_clusters(labeled[rows], labels[rows], pile, classes, none=outside)
+    others = np.repeat([NONE, OPEN], [len(outside), len(pile)])
+
+    def ask(hidden: np.ndarray) -> PoolAsked:
+        told = np.where(hidden, OPEN, labels.numpy())[rows.numpy()]
+        return ask_person(layout, np.concatenate([told, others]), classes, clusters)
+
+    return ask
 
 
 def scores_of(asked: PoolAsked, features: Tensor) -> np.ndarray:
@@ -142,15 +179,12 @@ def scores_of(asked: PoolAsked, features: Tensor) -> np.ndarray:
     return torch.cat([asked.score(part) for part in torch.split(features, _CHUNK)]).numpy()
 
 
-def _held_out_scores(
-    labeled: Tensor, labels: Tensor, sample: Tensor, folds: np.ndarray, classes: int, none: Tensor
-) -> np.ndarray:
+def _held_out_scores(labeled: Tensor, folds: np.ndarray, ask: Ask) -> np.ndarray:
     """OOD scores of labeled images, those of a fold as if they lay unlabeled in the pile; 0 for those of no fold."""
     scores = np.zeros(len(labeled), np.float32)
     for fold in range(int(folds.max(initial=-1)) + 1):
-        out = torch.from_numpy(folds == fold)
-        asked = _ask(labeled[~out], labels[~out], torch.cat([sample, labeled[out]]), classes, none)
-        scores[folds == fold] = scores_of(asked, labeled[out])
+        out = folds == fold
+        scores[out] = scores_of(ask(out), labeled[torch.from_numpy(out)])
     return scores
 
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,12 @@ import numpy as np
 
 from osp.data.source import Progress
 from osp.errors import UserError, printable
+from osp.evaluate.belonging import EVEN
 from osp.files import check_writable, make_folder, owned
 from osp.nets.pretrained import Backbone
 from osp.photos.asking import NONE, OPEN, Guess, Layout, Question, guess, lay_out, next_question, strip
 from osp.photos.features import compute
-from osp.photos.fit import fit
+from osp.photos.fit import better_of, fit
 from osp.photos.instant import fit_instant
 from osp.photos.labels import BOOK, Book, Label, current
 from osp.photos.labels import NONE as NO_CLASS
@@ -75,6 +76,7 @@ class Labeling:
         """Files whose features are there, or cannot be computed."""
         self.figures: dict[str, Any] = {}
         self.problem = ""
+        self._cut = EVEN
         self._features: list[np.ndarray] = []
         self._numbers: list[int] = []
         self._keys: list[str] = []
@@ -131,9 +133,7 @@ class Labeling:
                 due = quiet and self._current() and self._whole() and not self._stopped
                 due = due and self.figures.get("answers") != len(self.book.answers)
             if due:
-                found = self.cross_validate()
-                with self._change:
-                    self.figures = found
+                self.cross_validate()
 
     def _whole(self) -> bool:
         return self.done >= len(self.files)
@@ -161,7 +161,7 @@ class Labeling:
         layout = lay_out(features) if grown else known.layout
         if layout is None:
             return
-        guessed = guess(layout, labels, len(names))
+        guessed = guess(layout, labels, len(names), self._cut)
         with self._change:
             self.known = Known(numbers, keys, layout, names, labels, guessed, answers)
             self._change.notify_all()
@@ -175,26 +175,35 @@ class Labeling:
         codes = {name: number for number, name in enumerate(names)} | {NO_CLASS: NONE, "": OPEN}
         return names, np.array([codes[name] for name in said], np.int64)
 
-    def cross_validate(self) -> dict[str, Any]:
-        """Figures of the answer that a fit would give now, and for how many answers they hold."""
+    def cross_validate(self) -> None:
+        """Figures of the answer that a fit would give now, for how many answers they hold, and that answer itself in
+        place of the guess: what is shown while nobody answers is what the run will say."""
         known = self.known
         found: dict[str, Any] = {"answers": known.answers}
-        if len(known.names) < 2:
-            return found
+        guessed, cut = known.guessed, self._cut
+        if len(known.names) > 1 and guessed is not None:
+            with self._change:
+                features = np.concatenate(self._features)[: len(known.numbers)]
+            has, rest, none = known.labels >= 0, known.labels == OPEN, known.labels == NONE
+            labeled, names = (features[has], known.labels[has]), known.names
+            instant = fit_instant(*labeled, features[rest], names, none=features[none], asked_person=True)
+            if rest.any():
+                instant = better_of(fit_instant(*labeled, features[:0], names, asked_person=True), instant)
+                chances, scores = instant.answer(features[rest])
+                inside, cut = scores <= instant.threshold(), instant.cut or EVEN
+                classes, inner = guessed.classes.copy(), guessed.inside.copy()
+                classes[rest], inner[rest] = chances.argmax(axis=1), inside
+                guessed = replace(guessed, classes=classes, inside=inner)
+                found |= {"in": int(inside.sum()), "strangers": None, "before": self.figures.get("strangers")}
+                if instant.belonging is not None:
+                    found["strangers"] = round(float((1 - instant.belonging.chance(scores[inside])).sum()))
+            if instant.estimate is not None:
+                each = instant.estimate
+                found |= {"accuracy": each.accuracy, "low": each.low, "high": each.high, "images": each.images}
         with self._change:
-            features = np.concatenate(self._features)[: len(known.numbers)]
-        has, rest, none = known.labels >= 0, known.labels == OPEN, known.labels == NONE
-        instant = fit_instant(features[has], known.labels[has], features[rest], known.names, none=features[none])
-        if instant.estimate is not None:
-            each = instant.estimate
-            found |= {"accuracy": each.accuracy, "low": each.low, "high": each.high, "images": each.images}
-        if rest.any():
-            scores = instant.ood_score(features[rest])
-            inside = scores[scores <= instant.threshold()]
-            found |= {"in": len(inside), "strangers": None, "before": self.figures.get("strangers")}
-            if instant.belonging is not None:
-                found["strangers"] = round(float((1 - instant.belonging.chance(inside)).sum()))
-        return found
+            self.figures, self._cut = found, cut
+            if self.known is known:
+                self.known = replace(known, guessed=guessed)
 
     # What the page asks and says
 

@@ -192,6 +192,8 @@ class PhotoFacts(Fields):
     neighbors: Count
     estimate: Held | None
     backbone: BackboneFacts
+    cut: Number | None = None
+    """The OOD threshold where a person has said what is unknown."""
     arrays: Word | None = None
     """Checksum of the file of arrays."""
 
