@@ -9,8 +9,7 @@ all of them: what labels say along chains of neighbors, and, with little weight,
     v_ic = F_ic + w (1 - u_i) r_ic for a class, v_i,none = F_i,none + w u_i            u_i: share of the free centers
     s_i = mean of v_none / (v_none + max_c v_c) over the photo and its k - 1 nearest   unknown above 1/2
 
-The run that is written in the end decides by the same s: `ask_person` makes it the OOD score of a fit, whose cut lies
-midway between 1/2 and what keeps 95 % of the labels, each held out once.
+The run that is written in the end decides by the same s: `ask_person` makes it the OOD score of a fit.
 """
 
 from __future__ import annotations
@@ -125,8 +124,8 @@ def find_groups(rows: Tensor) -> list[np.ndarray]:
 
 
 @torch.no_grad()
-def guess(layout: Layout, labels: np.ndarray, num_classes: int, cut: float = EVEN) -> Guess:
-    """From labels (n): a class, `NONE` or `OPEN`; unknown above the cut."""
+def guess(layout: Layout, labels: np.ndarray, num_classes: int) -> Guess:
+    """From labels (n): a class, `NONE` or `OPEN`."""
     count = len(labels)
     if num_classes == 0:
         nothing = np.zeros(count, np.float32)
@@ -162,7 +161,7 @@ def guess(layout: Layout, labels: np.ndarray, num_classes: int, cut: float = EVE
     unknown = against[around].mean(dim=1) + ((layout.lonely - limit) / spread).clamp(min=0)
     two = votes.topk(2, dim=1).values
     lead = (two[:, 0] - two[:, 1]).numpy()
-    inside = (unknown <= cut).numpy()
+    inside = (unknown <= EVEN).numpy()
     return Guess(best.indices.numpy(), unknown.numpy(), inside, lead, against.numpy())
 
 

@@ -136,6 +136,8 @@ def write_fit(folder: Path, model: PhotoModel, photos: Photographs, result: dict
             }
         limit = instant.threshold()
         result["threshold"] = limit if math.isfinite(limit) else None
+        if instant.cut is not None:
+            result["cut"] = instant.cut
         result["threshold_photos"] = len(instant.id_scores)
         result["suspected_labels"] = len(wrong)
         result["duplicates"] = len(groups)

@@ -21,7 +21,7 @@ from osp.errors import UserError
 from osp.evaluate.belonging import EVEN
 from osp.evaluate.estimates import estimate_of, folds_of
 from osp.evaluate.metrics import softmax
-from osp.evaluate.thresholds import ACCEPT, fit_temperature, log_loss, weighted_quantile
+from osp.evaluate.thresholds import fit_temperature, log_loss
 from osp.models.instant import (
     FeatureRows,
     Instant,
@@ -102,11 +102,9 @@ def fit_instant(
         outside = sample[:0] if none is None else tensor(none)
         said = asked_person and len(labeled) <= BALANCED * len(outside) <= BALANCED**2 * len(labeled)
         ask = (_by_person if said else _by_pool)(tensor(labeled), given, sample, classes, outside)
-        asked = ask(np.zeros(len(labels), bool))
+        asked, cut = ask(np.zeros(len(labels), bool)), EVEN if said else None
         pile_scores = scores_of(asked, sample)
         id_scores = _held_out_scores(tensor(labeled), folds, ask)[held]
-        if said:
-            cut = (EVEN + weighted_quantile(id_scores, balance[held], ACCEPT)) / 2 if len(held) else EVEN
     else:
         held = np.flatnonzero(counts[labels] > 1)
         members, sizes = by_class(rows, labels, classes)

@@ -20,7 +20,6 @@ import numpy as np
 
 from osp.data.source import Progress
 from osp.errors import UserError, printable
-from osp.evaluate.belonging import EVEN
 from osp.files import check_writable, make_folder, owned
 from osp.nets.pretrained import Backbone
 from osp.photos.asking import NONE, OPEN, Guess, Layout, Question, guess, lay_out, next_question, strip
@@ -76,7 +75,6 @@ class Labeling:
         """Files whose features are there, or cannot be computed."""
         self.figures: dict[str, Any] = {}
         self.problem = ""
-        self._cut = EVEN
         self._features: list[np.ndarray] = []
         self._numbers: list[int] = []
         self._keys: list[str] = []
@@ -161,7 +159,7 @@ class Labeling:
         layout = lay_out(features) if grown else known.layout
         if layout is None:
             return
-        guessed = guess(layout, labels, len(names), self._cut)
+        guessed = guess(layout, labels, len(names))
         with self._change:
             self.known = Known(numbers, keys, layout, names, labels, guessed, answers)
             self._change.notify_all()
@@ -180,7 +178,7 @@ class Labeling:
         place of the guess: what is shown while nobody answers is what the run will say."""
         known = self.known
         found: dict[str, Any] = {"answers": known.answers}
-        guessed, cut = known.guessed, self._cut
+        guessed = known.guessed
         if len(known.names) > 1 and guessed is not None:
             with self._change:
                 features = np.concatenate(self._features)[: len(known.numbers)]
@@ -190,7 +188,7 @@ class Labeling:
             if rest.any():
                 instant = better_of(fit_instant(*labeled, features[:0], names, asked_person=True), instant)
                 chances, scores = instant.answer(features[rest])
-                inside, cut = scores <= instant.threshold(), instant.cut or EVEN
+                inside = scores <= instant.threshold()
                 classes, inner = guessed.classes.copy(), guessed.inside.copy()
                 classes[rest], inner[rest] = chances.argmax(axis=1), inside
                 guessed = replace(guessed, classes=classes, inside=inner)
@@ -201,7 +199,7 @@ class Labeling:
                 each = instant.estimate
                 found |= {"accuracy": each.accuracy, "low": each.low, "high": each.high, "images": each.images}
         with self._change:
-            self.figures, self._cut = found, cut
+            self.figures = found
             if self.known is known:
                 self.known = replace(known, guessed=guessed)
 

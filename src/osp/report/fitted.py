@@ -24,6 +24,8 @@ MOST_BY_SCORE = 16
 MOST_LABELED, MOST_PILE = 300, 500
 """Points on the map."""
 MOST_LEFT_OUT = 20
+KEEPS = "The threshold is set to keep 95 % of the known classes."
+CUT = "It lies where as much speaks for one of your classes as for what you said to be none of them."
 
 NUMBERS: dict[str, tuple[str, str, str]] = {
     "accuracy": ("estimates", "accuracy by cross-validation", "%"),
@@ -190,6 +192,7 @@ class FittedView(View):
             "pile": bars(self),
             "left_out": left_out,
             "more_left_out": max(0, len(self.tables.left_out) - MOST_LEFT_OUT),
+            "threshold_note": CUT if self.result.get("cut") is not None else KEEPS,
             "duplicates": int(self.result.get("duplicates") or 0),
             "command": self.command(),
             "more_groups": max(0, len(groups_of(self.result)) - MOST_GROUPS),
