@@ -172,7 +172,7 @@ def test_progress_reaches_the_end_and_an_empty_list_is_no_mistake(tmp_path: Path
     calls: list[tuple[int, int, str]] = []
     files = photos(tmp_path / "in", 40)
     compute(files, small_backbone(), progress=lambda *call: calls.append(call))
-    assert calls[-1] == (40, 40, "Features (plain)")
+    assert calls[-1] == (40, 40, "Looking at photos")
     assert [done for done, _, _ in calls] == sorted(done for done, _, _ in calls)
     assert compute([], small_backbone()).rows().shape == (0, 48)
 

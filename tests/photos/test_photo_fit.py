@@ -250,7 +250,7 @@ def test_a_fit_goes_on_with_newly_sorted_photos_and_the_new_class_wins(folders: 
     assert done.result["pile"] == first.result["pile"]
     assert done.result["backbone"] == "tiles"
     told = next(line for line in said if "earlier fit, of 18 labels" in line)
-    assert told.endswith("2 classes then, 3 now: the figures do not compare.")
+    assert told.endswith("2 classes then, 3 now: the figures cannot be compared.")
     assert "compare" not in then_and_now(90.0, 18, 20, ("a", "b"), ("b", "a"))
     assert "Other classes" in then_and_now(90.0, 18, 20, ("a", "b"), ("a", "c"))
 
@@ -342,7 +342,7 @@ def test_the_better_of_labels_alone_and_labels_and_pile_is_kept_and_named(
     assert done.result["kept"] == kept
     told = next(line for line in said if "Kept: " in line)
     assert f"Kept: {kept}" in told
-    assert ("a tie" in told) == (alone == both)
+    assert ("no difference" in told) == (alone == both)
     again = load_model(done.path).instant
     assert (again.bias[0] > 5) == (kept == ALONE)
     assert len(again.references) == 54
@@ -379,7 +379,7 @@ def test_the_time_left_is_that_of_the_features_not_of_reading_files(monkeypatch:
     monkeypatch.setattr(sys.modules["osp.photos.fit"], "time", SimpleNamespace(monotonic=lambda: next(clock)))
     said: list[str] = []
     report = with_time_left(None, said.append)
-    for text, lines in (("Reading files", 0), ("Features (plain)", 1)):
+    for text, lines in (("Reading files", 0), ("Looking at photos", 1)):
         for done in (1, 5, 9):
             report(done, 10, text)
         assert len(said) == lines
@@ -403,7 +403,7 @@ def test_labels_in_a_table_teach_and_none_of_mine_is_never_let_in(folders: Path)
     assert done.result["classes"] == {"blue": 12, "red": 11}
     assert done.result["none_of_them"] == 13
     assert "13 of none of them" in said[0]
-    assert any("1 are no longer where they were" in line for line in said)
+    assert any("no longer where they were (their labels are dropped): 1." in line for line in said)
     assert any("it has changed since it was labeled" in row["reason"] for row in table(done.path / "left-out.csv"))
     rows = {Path(row["file"]).name: row for row in table(done.path / "pile.csv")}
     assert {rows[f"green {seed}.png"]["note"] for seed in range(12)} == {"you said: none of the classes"}

@@ -79,7 +79,7 @@ def test_the_page_says_the_result_in_three_sentences_with_the_numbers_of_the_run
     assert f"<b>{tested['foreign_accepted']:.0f} %</b>of 5 unknown test photos are accepted" in text
     assert f"{pile['in']} of 54 photos look like one of the classes" in text
     for part in ("surest", "nearest the threshold", "Most unknown", "Nearly let in", "Labels that look wrong",
-                 "Worst pairs", "Mistakes, held out", "Map of features", "histograms of OOD scores",
+                 "Worst pairs", "Sorted photos it gets wrong", "Map of features", "histograms of OOD scores",
                  "Where it looks"):  # fmt: skip
         assert part in text, part
     assert "http://" not in text
@@ -113,7 +113,7 @@ def test_galleries_follow_the_tables(made: Path) -> None:
         assert near == sorted(near, reverse=True)
         assert {shot.key for shot in (*surest, *unsure)} == {number}
     assert [Path(shot.where).name for shot in found["Labels that look wrong"].shots] == ["wrong.png"]
-    assert "wrong.png" in [Path(shot.where).name for shot in found["Mistakes, held out"].shots]
+    assert "wrong.png" in [Path(shot.where).name for shot in found["Sorted photos it gets wrong"].shots]
 
 
 def test_held_out_probabilities_are_those_behind_the_estimate(made: Path) -> None:
@@ -154,11 +154,12 @@ def test_a_fit_is_compared_with_another_fit(made: Path, tmp_path: Path) -> None:
     others.names = ("b&amp;b", "green", "more")
     told = differences(run, others, "x")
     assert told == [
-        f"The classes differ (2 in this run, 3 in x; not in both: {EVIL}, green, more): the figures do not compare."
+        f"The classes differ (2 in this run, 3 in x; not in both: {EVIL}, green, more): the figures cannot be compared."
     ]
     assert beside(run, FittedView(replace(run.run, folder=RunFolder(Path("/old/run"))))) == "/old/run"
     assert beside(run, other) == "alone"
-    assert text.index("<h3>Sorted photos, each held out") < text.index("<h3>alone: sorted photos, each held out")
+    heads = ("Sorted photos, by a model", "alone: sorted photos, by a model")
+    assert text.index(f"<h3>{heads[0]}") < text.index(f"<h3>{heads[1]}")
     with pytest.raises(UserError, match="is no run folder"):
         write_report(made / "run", tmp_path, tmp_path / "y.html")
     with pytest.raises(UserError, match="compare runs of one kind"):

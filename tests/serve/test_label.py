@@ -228,6 +228,36 @@ def test_photos_that_vanish_cost_nothing_but_themselves(person: Person, tmp_path
     assert person.answer(person.view()["question"]).status_code == 200
 
 
+def test_a_run_that_cannot_be_written_or_has_lost_a_class_keeps_every_answer(person: Person, tmp_path: Path) -> None:
+    for _ in range(6):
+        person.answer(person.view()["question"])
+    told = person.told()
+    given = (person.state, tmp_path / "run", None, tmp_path / "pile", None, lambda _: None, None)
+
+    def full(*_: object, **__: object) -> None:
+        raise UserError("The model cannot be written to run: No space left on device.")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("osp.photos.labeling.fit", full)
+        with pytest.raises(UserError, match=r"^No run was written\..* No space left .* Your answers are kept in "):
+            finish(*given)
+    for file in (tmp_path / "pile").glob("red *"):
+        file.unlink()
+    with pytest.raises(UserError, match="Your answers are kept in "):
+        finish(*given)
+    assert person.told() == told
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [BOOK]
+
+
+def test_a_pile_without_photos_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
+    (tmp_path / "pile").mkdir()
+    for pile in ("pile", "nowhere"):
+        done = osp(tmp_path, "label", pile, "--out", "run", "--no-open")
+        assert done.returncode == 2
+        assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
 def test_photos_in_folders_are_known_and_not_asked_about(tmp_path: Path) -> None:
     pile = make_pile(tmp_path / "pile")
     for color in ("red", "blue"):

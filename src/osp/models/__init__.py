@@ -55,7 +55,9 @@ def load(
     folder = user_path(path)
     if not folder.exists():
         raise UserError(f"The run folder {folder} is not there.")
-    run = RunFolder(folder)
+    run, around = RunFolder(folder), RunFolder(folder.parent)
+    if folder.is_file() and folder != around.model and any(p.exists() for p in (around.model, folder.parent / FACTS)):
+        raise UserError(f"{folder} is a file of the run {folder.parent}; name the folder.")
     if any((folder / name).exists() for name in (FACTS, ARRAYS)):
         if network is not None or method is not None or score is not None:
             raise UserError(f"{folder} holds a fit, which takes neither network nor method nor score.")

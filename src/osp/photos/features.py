@@ -292,7 +292,7 @@ def _fill(
             wanted.setdefault(key, i)
     todo = list(wanted.values())
     augmenter = Augmenter((3, backbone.size, backbone.size), backbone.mean, backbone.std)
-    text = f"Features ({', '.join(stores)})"
+    text = "Looking at photos" if len(stores) == 1 else f"Looking at photos ({', '.join(stores)})"
     failed: dict[bytes, str] = {}
     done = 0
     for images, skipped in decode_all([paths[i] for i in todo], backbone.size):

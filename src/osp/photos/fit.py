@@ -142,8 +142,8 @@ def fit(
         say(f"There are few photos in the pile. Did you swap the folders? Then: osp fit {pile_dir} {sorted_dir}")
     network = backbone if isinstance(backbone, Backbone) else _open(backbone or "lite0", asked is not None)
     say(
-        f"Looking at them with {network.name}, pretrained and frozen, at {network.size}x{network.size} pixels: with "
-        "few labels its features teach more than pixels. They are computed once and kept in the cache."
+        f"Looking at them with {network.name}, pretrained and frozen, at {network.size}x{network.size} pixels. What "
+        "it sees is computed once and kept in the cache."
     )
     listed = (labeled_files, classes, pile_files, test_files, none_files)
     photos = read(*listed, network, with_time_left(progress, say))
@@ -305,9 +305,10 @@ def then_and_now(accuracy: float, old: int, new: int, before: Sequence[str], now
     """The accuracy of an earlier fit, and whether it compares."""
     text = f"The earlier fit, of {old} labels: accuracy {accuracy:.1f} %; now {new} labels."
     if set(before) == set(now):
-        return text
+        harder = " Hard photos among the new ones lower it, though the classifier is better." if new > old else ""
+        return text + harder
     what = f"{len(before)} classes then, {len(now)} now" if len(before) != len(now) else "Other classes now than then"
-    return f"{text} {what}: the figures do not compare."
+    return f"{text} {what}: the figures cannot be compared."
 
 
 def with_time_left(progress: Progress | None, say: Callable[[str], None]) -> Progress:
@@ -319,7 +320,7 @@ def with_time_left(progress: Progress | None, say: Callable[[str], None]) -> Pro
         nonlocal told
         since, first = begun.setdefault(text, (time.monotonic(), done))
         passed = time.monotonic() - since
-        if not told and text.startswith("Features") and passed > 3 and first < done < total:  # not while files are read
+        if not told and text.startswith("Looking") and passed > 3 and first < done < total:  # not while files are read
             told = True
             left = passed * (total - done) / (done - first)
             say(f"{total:,} photos are new; about {duration(left)} to go. Stopping loses nothing: start it again.")
@@ -336,7 +337,7 @@ def in_words(estimate: Estimate | None) -> str:
     few = "; few photos, so a wide interval" if estimate.images < FEW else ""
     return (
         f"accuracy {estimate.accuracy:.1f} % ({estimate.low:.0f} to {estimate.high:.0f}), {estimate.correct} of "
-        f"{estimate.images} photos held out in turn{few}"
+        f"{estimate.images} photos, each tested with a model that had not seen it{few}"
     )
 
 
@@ -347,12 +348,13 @@ def pile_or_not(alone: Estimate | None, both: Estimate | None, kept_alone: bool)
     figures = f"{alone.balanced_accuracy:.1f} % without the pile, {both.balanced_accuracy:.1f} % with it"
     if kept_alone:
         return (
-            f"The pile does not help to separate the classes here: {figures}, all classes counted alike. Kept: "
+            f"The pile does not help to separate the classes here: {figures}, averaged over classes. Kept: "
             "labels alone. The pile still says what is unknown."
         )
     if both.balanced_accuracy == alone.balanced_accuracy:
-        return f"Kept: labels and pile ({figures}: a tie; so classes and OOD score use the same features)."
-    return f"Kept: labels and pile ({figures}, all classes counted alike)."
+        share = f"{both.balanced_accuracy:.1f} % both ways"
+        return f"Kept: labels and pile, which made no difference for the classes ({share})."
+    return f"Kept: labels and pile ({figures}, averaged over classes)."
 
 
 def about_cut(answer: Instant, cut: float, none: int) -> str:

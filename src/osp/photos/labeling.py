@@ -332,4 +332,8 @@ def finish(
     if len(labeling.classes()) < 2:
         return None
     labels = labeling.book.path
-    return fit(sorted_dir, pile, out, labels=labels, earlier=earlier, say=say, progress=progress)
+    try:
+        return fit(sorted_dir, pile, out, labels=labels, earlier=earlier, say=say, progress=progress)
+    except UserError as error:
+        kept = f"Your answers are kept in {labels}: the same command goes on with them."
+        raise UserError(f"No run was written. {error} {kept}") from None

@@ -76,7 +76,8 @@ def list_sorted(
             listed.labels.append(classes.index(label.name))
     listed.contents = {label.file: label.content for label in told}
     if gone := len(earlier) + len(told) - len(old):
-        listed.notes.append(f"Of the photos labeled earlier {gone} are no longer where they were.")
+        why = "Photos that you had labeled and that are no longer where they were (their labels are dropped)"
+        listed.notes.append(f"{why}: {gone}.")
     where = "the labels" if root is None else root
     if not classes and least:
         raise UserError(f"There is no sorted photo in {where}: it should hold one folder of images for each class.")

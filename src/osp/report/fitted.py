@@ -29,7 +29,7 @@ CUT = "It lies where as much speaks for one of your classes as for what you said
 
 NUMBERS: dict[str, tuple[str, str, str]] = {
     "accuracy": ("estimates", "accuracy by cross-validation", "%"),
-    "balanced_accuracy": ("estimates", "the same, all classes counted alike", "%"),
+    "balanced_accuracy": ("estimates", "average over classes", "%"),
     "ece": ("estimates", "calibration error by cross-validation", "%"),
     "test accuracy": ("test", "accuracy on test photos", "%"),
     "auroc": ("test", "AUROC, known against unknown test photos", ""),
@@ -132,8 +132,8 @@ class FittedView(View):
         parts = []
         if estimate is not None:
             parts.append(
-                f"{estimate['accuracy']:.1f} % of {estimate['images']:,} sorted photos, each held out in turn (95 % "
-                f"interval: {estimate['low']:.0f} to {estimate['high']:.0f})"
+                f"{estimate['accuracy']:.1f} % of {estimate['images']:,} sorted photos, each tested with a model that "
+                f"had not seen it (95 % interval: {estimate['low']:.0f} to {estimate['high']:.0f})"
             )
         if tested is not None:
             parts.append(
@@ -279,7 +279,7 @@ class FittedView(View):
 
     def confusions(self) -> list[tuple[str, np.ndarray]]:
         """Of the held-out photos and of the test photos."""
-        parts = {"Sorted photos, each held out in turn": self.held_out, "Test photos": self.test}
+        parts = {"Sorted photos, by a model that had not seen them": self.held_out, "Test photos": self.test}
         found = []
         for title, images in parts.items():
             if images is not None:
@@ -296,8 +296,8 @@ class FittedView(View):
         why = "the least unknown first. Their folder is named like none of the classes."
         found = [*class_galleries(self), *group_galleries(self), self._doubts()]
         if self.held_out is not None:
-            of = " sorted photos, each held out once."
-            found.append(mistakes(self.held_out, self.names, "Mistakes, held out", of))
+            of = " sorted photos, each tested with a model that had not seen it."
+            found.append(mistakes(self.held_out, self.names, "Sorted photos it gets wrong", of))
         found += [
             mistakes(self.test, self.names, "Mistakes, test photos", "; the surest first."),
             accepted(self.test, self.names, "Unknown test photos that are accepted", why),
@@ -314,7 +314,7 @@ class FittedView(View):
             Shot(doubt.file, number.get(doubt.label, 0), f"{printable(doubt.label)}: {printable(doubt.looks_like)}?")
             for doubt in self.tables.doubts[:MOST]
         ]
-        why = "Sorted photos of which none of the nearest has the same label. Right or wrong? Moving one corrects it."
+        why = "These look as if they were sorted into the wrong folder. If so, move the file and run osp fit again."
         return Gallery("Labels that look wrong", found, why)
 
     def looked(self, most: int) -> Looked:
@@ -368,12 +368,12 @@ def differences(view: FittedView, other: View, name: str) -> list[str]:
     if set(view.names) != set(other.names):
         counts = f"{len(view.names)} in this run, {len(other.names)} in {name}"
         lacking = ", ".join(sorted(set(view.names) ^ set(other.names)))
-        found.append(f"The classes differ ({counts}; not in both: {lacking}): the figures do not compare.")
+        found.append(f"The classes differ ({counts}; not in both: {lacking}): the figures cannot be compared.")
     mine, theirs = set(view.test.where), set(other.test.where)
     if mine != theirs:
         both = len(mine & theirs)
         found.append(
             f"The test photos differ ({len(mine):,} in this run, {len(theirs):,} in {name}, {both:,} of them in both): "
-            "their figures do not compare."
+            "their figures cannot be compared."
         )
     return found
