@@ -19,6 +19,7 @@ from PIL import Image
 from helpers.small_backbone import small_backbone
 from osp.errors import UserError
 from osp.files import check_writable
+from osp.models import load
 from osp.models.instant import Instant
 from osp.models.photo import BACKBONES, load_model
 from osp.photos.decisions import decisions
@@ -422,3 +423,34 @@ def test_a_photo_that_is_none_of_mine_is_put_with_the_unknown_whatever_it_looks_
         done.model, done.path, [str(folders / "pile" / f"red {i}.png") for i in (18, 19)], 0.95, None
     )
     assert ([each.inside for each in said], left) == ([False, True], 0)
+
+
+def test_copies_in_the_pile_are_counted_once_and_said_and_a_file_of_the_run_is_no_run(folders: Path) -> None:
+    for number in range(2):
+        shutil.copy(folders / "pile" / "green 0.png", folders / "pile" / f"copy {number}.png")
+    said: list[str] = []
+    before = len(list((folders / "pile").iterdir())) - 2
+    done = run(folders, say=said.append)
+    assert "Photos that are in the pile several times, and count once: 2 fewer." in said
+    assert done.result["pile_photos"]["counted"] <= before
+    with pytest.raises(UserError, match=r"result\.json is a file of the run .*run; name the folder"):
+        load(done.path / "result.json")
+
+
+def test_labels_of_the_page_decide_what_is_unknown_here_and_where_the_fit_goes_on(folders: Path) -> None:
+    """Twelve green photos of the pile are said to be none; --none alone leaves score and threshold as they are."""
+    found = compute([folders / "pile" / f"green {seed}.png" for seed in range(12)], small_backbone())
+    book = Book(folders / "labels.csv")
+    book.add([Label(file, NONE, key) for file, key in zip(found.files, found.keys, strict=True)])
+    said: list[str] = []
+    done = run(folders, labels=book.path, say=said.append)
+    assert done.result["cut"] == done.result["threshold"] == 0.5
+    assert "more like the 12 photos of none of your classes" in said[-1]
+    again = run(folders, out="on", sorted=None, pile=None, earlier=done.path)
+    assert again.result["cut"] == 0.5
+    (folders / "no").mkdir()
+    for file in found.files:
+        shutil.move(file, folders / "no")
+    other = run(folders, out="other", none=folders / "no", say=said.append)
+    assert "cut" not in other.result
+    assert "set to let through 95 %" in said[-1]

@@ -209,7 +209,7 @@ def print_fit(result: dict[str, Any], path: Path) -> None:
         rows.append((name, *(_share(part) for part in parts)))
         if max(counts) > 1.5 * min(counts):
             each = [f"{part['balanced_accuracy']:.1f} %" if part else "" for part in parts]
-            rows.append(("  all classes alike", *each))
+            rows.append(("  average over classes", *each))
     say("\nAccuracy, with its 95 % interval:")
     headings = ("", "cross-validation", *(["test photos"] if result["test"] else []))
     console().print(columns(*rows, headings=headings, padding=(0, 1)))

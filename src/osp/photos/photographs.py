@@ -319,6 +319,8 @@ def read(
         notes.append(f"Left out of the sorted photos: {len(reasons)} ({shown}).")
     if duplicates.in_both:
         notes.append(f"Sorted photos that also lie in the pile, and count once: {len(duplicates.in_both)}.")
+    if again := sum(len(group.pile) - 1 for group in duplicates.groups if not group.labeled):
+        notes.append(f"Photos that are in the pile several times, and count once: {again} fewer.")
     _check_classes(classes, labels[use], left_out)
     return Photographs(
         classes,
