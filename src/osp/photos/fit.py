@@ -305,7 +305,7 @@ def then_and_now(accuracy: float, old: int, new: int, before: Sequence[str], now
     """The accuracy of an earlier fit, and whether it compares."""
     text = f"The earlier fit, of {old} labels: accuracy {accuracy:.1f} %; now {new} labels."
     if set(before) == set(now):
-        harder = " Hard photos among the new ones lower it, though the classifier is better." if new > old else ""
+        harder = " Hard photos among the new ones lower it, which is no step back." if new > old else ""
         return text + harder
     what = f"{len(before)} classes then, {len(now)} now" if len(before) != len(now) else "Other classes now than then"
     return f"{text} {what}: the figures cannot be compared."
