@@ -16,7 +16,6 @@ from safetensors.numpy import load_file, save_file
 
 from helpers.bombs import deep, endless, huge, pipe
 from helpers.small_backbone import small_backbone, write_photo
-from osp.data.decode_pool import Decoder
 from osp.errors import UserError
 from osp.models import load
 from osp.models.photo import BACKBONES
@@ -143,6 +142,6 @@ def test_labels_that_name_no_photo_are_not_opened(name: str, copy: Path, tmp_pat
     rows = json.loads((copy / "labels.json").read_text())
     rows[0][0] = str(tmp_path / name)
     (copy / "labels.json").write_text(json.dumps(rows))
-    photos = FilePhotos(copy, len(rows), Decoder())
+    photos = FilePhotos(copy, len(rows))
     assert not photos.has(0)
     assert photos.has(1)

@@ -13,12 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 import osp
 from helpers.finished import finished
+from osp.data import decode as decoder
 from osp.data.decode import Unreadable
-from osp.serve.line import Busy, Line, Refused
+from osp.data.decode_pool import Decoder
+from osp.serve.line import Line
 from osp.serve.served import open_served
 
 
@@ -68,7 +71,7 @@ def test_what_nobody_waits_for_is_not_worked_on() -> None:
     done = threading.Event()
     worked: list[int] = []
 
-    def answer(number: int) -> None:
+    def answer(number: int, _: Decoder) -> None:
         done.wait(10)
         worked.append(number)
 
@@ -80,17 +83,63 @@ def test_what_nobody_waits_for_is_not_worked_on() -> None:
         clients[1].gone = True
         done.set()
         found = await asyncio.gather(*asked, return_exceptions=True)
-        assert isinstance(found[1], Refused)
+        assert isinstance(found[1], HTTPException)
+        assert "has gone" in found[1].detail
         line.close()
 
     asyncio.run(scene())
     assert worked == [0, 2]
 
 
+def test_who_waits_and_goes_leaves_the_place_to_others_at_once() -> None:
+    done = threading.Event()
+
+    async def scene() -> None:
+        line, clients = Line(2), [Client() for _ in range(3)]
+        asked = [asyncio.create_task(line.run(client, lambda _: done.wait(30))) for client in clients[:2]]
+        await asyncio.sleep(0.05)
+        clients[1].gone = True
+        with pytest.raises(HTTPException, match="has gone"):
+            await asked[1]
+        last = asyncio.create_task(line.run(clients[2], lambda _: True))
+        done.set()
+        assert await asyncio.gather(asked[0], last) == [True, True]
+        line.close()
+
+    asyncio.run(scene())
+
+
+def test_an_image_is_not_decoded_further_when_its_client_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = Path(decoder.__file__).read_text()
+    loop = "        try:\n            images.append("
+    assert program.count(loop) == 1
+    (tmp_path / "worker.py").write_text(program.replace(loop, "        while path == b'slow': pass\n" + loop))
+    monkeypatch.setattr(decoder, "__file__", str(tmp_path / "worker.py"))
+    Image.new("RGB", (8, 8), (7, 0, 0)).save(tmp_path / "a.png")
+
+    async def scene() -> None:
+        line, clients = Line(2), [Client() for _ in range(2)]
+        slow = asyncio.create_task(line.run(clients[0], lambda decode: decode(b"slow", 8)))
+        next_one = asyncio.create_task(line.run(clients[1], lambda decode: decode(str(tmp_path / "a.png"), 8)))
+        await asyncio.sleep(1)
+        assert not next_one.done()
+        clients[0].gone = True
+        started = time.monotonic()
+        with pytest.raises(Unreadable):
+            await slow
+        assert (await next_one)[0, 0, 0] == 7
+        assert time.monotonic() - started < decoder.SECONDS / 2
+        line.close()
+
+    asyncio.run(scene())
+
+
 def test_one_at_a_time_off_the_event_loop_and_no_more_than_fit() -> None:
     running, most, done = 0, 0, threading.Event()
 
-    def work() -> int:
+    def work(_: Decoder) -> int:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -105,9 +154,10 @@ def test_one_at_a_time_off_the_event_loop_and_no_more_than_fit() -> None:
         line = Line(3)
         asked = [asyncio.create_task(ask(line)) for _ in range(3)]
         await asyncio.sleep(0.05)
-        with pytest.raises(Busy) as told:  # the loop answers while the thread works
+        with pytest.raises(HTTPException) as told:  # the loop answers while the thread works
             await ask(line)
-        assert told.value.seconds >= 1
+        assert told.value.status_code == 503
+        assert int((told.value.headers or {})["Retry-After"]) >= 1
         done.set()
         found = await asyncio.gather(*asked)
         assert await ask(line) == found[0]  # there is room again
@@ -123,7 +173,7 @@ def test_one_at_a_time_off_the_event_loop_and_no_more_than_fit() -> None:
 def test_a_closed_line_drops_those_who_wait_and_finishes_the_one_at_work() -> None:
     finished_work: list[float] = []
 
-    def work() -> None:
+    def work(_: Decoder) -> None:
         time.sleep(0.2)
         finished_work.append(time.monotonic())
 

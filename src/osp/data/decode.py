@@ -233,15 +233,18 @@ TIMED = False  # whether this is a worker process that may be ended by its clock
 
 
 def decode_many(
-    paths: Sequence[Place], size: int, most_pixels: int = MAX_PIXELS
+    paths: Sequence[Place], size: int, most_pixels: int = MAX_PIXELS, whole: bool = False
 ) -> tuple[np.ndarray, list[tuple[int, str]]]:
-    """The images of those files that can be read, in order, and (position, reason) of those that cannot."""
+    """The images of those files that can be read, in order, and (position, reason) of those that cannot.
+
+    With `whole` there may be one file only: nothing is cut off to make images of one shape.
+    """
     images, skipped = [], []
     for position, path in enumerate(paths):
         if TIMED:
             signal.setitimer(signal.ITIMER_PROF, SECONDS)  # counts computing, not waiting; its signal ends the process
         try:
-            images.append(decode(path, size, most_pixels))
+            images.append(decode(path, size, most_pixels, whole))
         except Unreadable as reason:
             skipped.append((position, str(reason)))
     return np.stack(images) if images else np.empty((0, 3, size, size), np.uint8), skipped
@@ -289,11 +292,11 @@ def _work() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
     while True:
         try:
-            (places, size, most_pixels), content = receive(sys.stdin.buffer)
+            (places, *how), content = receive(sys.stdin.buffer)
         except EOFError:
             return
-        images, skipped = decode_many([content if place is None else place for place in places], size, most_pixels)
-        send(sys.stdout.buffer, skipped, images.tobytes())
+        images, skipped = decode_many([content if place is None else place for place in places], *how)
+        send(sys.stdout.buffer, [skipped, images.shape], images.tobytes())
 
 
 if __name__ == "__main__":

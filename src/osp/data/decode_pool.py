@@ -93,21 +93,32 @@ class Decoder:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._killed: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
-    def __call__(self, content: bytes, size: int, most_pixels: int = decoder.MAX_PIXELS) -> np.ndarray:
+    def __call__(
+        self, place: bytes | str, size: int, most_pixels: int = decoder.MAX_PIXELS, whole: bool = False
+    ) -> np.ndarray:
         """As `osp.data.decode.decode`, from one thread at a time."""
+        path, content = (None, place) if isinstance(place, bytes) else (place, b"")
         with self._lock:
-            images, skipped = self.ask([None], size, most_pixels, content)
+            images, skipped = self.ask([path], size, most_pixels, whole, content)
         if skipped:
             raise decoder.Unreadable(skipped[0][1])
         found: np.ndarray = images[0]
         return found
 
     def ask(
-        self, paths: Sequence[Place | None], size: int, most_pixels: int = decoder.MAX_PIXELS, content: bytes = b""
+        self,
+        paths: Sequence[Place | None],
+        size: int,
+        most_pixels: int = decoder.MAX_PIXELS,
+        whole: bool = False,
+        content: bytes = b"",
     ) -> Chunk:
         """As `decode_many`, None standing for the `content`; `Unreadable` where the process ends over it."""
+        if self._process is self._killed:
+            self._end()
         self._process = process = self._process or subprocess.Popen(
             [*python(), decoder.__file__],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -115,10 +126,10 @@ class Decoder:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            decoder.send(process.stdin, [list(paths), size, most_pixels], content)
-            skipped, body = decoder.receive(process.stdout)
+            decoder.send(process.stdin, [list(paths), size, most_pixels, whole], content)
+            (skipped, shape), body = decoder.receive(process.stdout)
             # a bytearray, as torch wants arrays that it may write to
-            images = np.frombuffer(bytearray(body), np.uint8).reshape(-1, 3, size, size)
+            images = np.frombuffer(bytearray(body), np.uint8).reshape(shape)
             return images, [(int(position), str(reason)) for position, reason in skipped]
         except (EOFError, OSError, ValueError):
             timed_out = self._end(patience=2.0) == -getattr(signal, "SIGPROF", 0) != 0
@@ -126,9 +137,10 @@ class Decoder:
             raise decoder.Unreadable(took_long if timed_out else "the decoder crashed on it") from None
 
     def kill(self) -> None:
-        """End the process, if need be from another thread."""
-        if process := self._process:
-            process.kill()
+        """End the process, if need be from another thread: what it is asked now is unreadable."""
+        self._killed = self._process
+        if self._killed is not None:
+            self._killed.kill()
 
     def close(self) -> None:
         with self._lock:

@@ -5,17 +5,15 @@ Uploads stay in memory and are gone with the answer. Nothing is written, and not
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -24,10 +22,13 @@ from starlette.routing import Route
 from osp.data.decode import Unreadable
 from osp.data.folders import kinds
 from osp.errors import printable
-from osp.serve.guard import LOCAL, Guard
-from osp.serve.line import Busy, Line, Refused, Uploads
+from osp.serve.guard import LOCAL, Guard, guarded
+from osp.serve.line import Line, Uploads
 from osp.serve.openapi import BODY_TYPES, DEFAULTS, MOST_NEIGHBORS, description, listed_types
 from osp.serve.served import Served, jpeg
+
+MOST_PHOTOS = 64
+"""Requests for labeled photos that are worked on or wait."""
 
 
 @dataclass(frozen=True)
@@ -54,22 +55,14 @@ def make_app(
         Route("/labeled/{number:int}", server.labeled),
         Route("/openapi.json", server.openapi),
     ]
-    handlers: dict[Any, Any] = {
-        HTTPException: http_error,
-        Refused: refused,
-        Busy: busy,
-        Unreadable: _unreadable,
-        Exception: fault,
-    }
-    return Guard(Starlette(routes=routes, exception_handlers=handlers), names, any_address), server.close
+    return guarded(routes, names, any_address), server.close
 
 
 class _Server:
     def __init__(self, served: Served, limits: Limits) -> None:
         self._served, self._limits = served, limits
-        self._line = Line(limits.waiting)
+        self._line, self._photos = Line(limits.waiting), Line(MOST_PHOTOS)
         self._uploads = Uploads(limits.waiting * limits.bytes, limits.bytes, limits.seconds)
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="osp-photos")
         self._about = {
             **served.about(),
             "formats": list(kinds()),
@@ -81,8 +74,7 @@ class _Server:
 
     def close(self) -> None:
         self._line.close()
-        self._reader.shutdown(wait=True, cancel_futures=True)
-        self._served.close()
+        self._photos.close()
 
     async def page(self, request: Request) -> Response:
         return HTMLResponse(self._page, headers={"Content-Security-Policy": self._policy})
@@ -97,22 +89,26 @@ class _Server:
         number = request.path_params["number"]
         found = None
         if number < len(self._served.known):
-            found = await asyncio.get_running_loop().run_in_executor(self._reader, self._served.photos.show, number)
+            found = await self._photos.run(request, partial(self._served.photos.show, number))
         if found is None:
-            raise Refused(404, f"There is no labeled photo {number} to show.")
+            raise HTTPException(404, f"There is no labeled photo {number} to show.")
         return Response(jpeg(found), media_type="image/jpeg")
 
     async def predict(self, request: Request) -> Response:
         kind = request.headers.get("content-type", "none").partition(";")[0].strip().lower()
         if kind not in BODY_TYPES:
-            raise Refused(
+            raise HTTPException(
                 415,
                 "Send the image itself (curl --data-binary @photo.jpg -H 'Content-Type: image/jpeg'), as one of "
                 f"{listed_types()}.",
             )
         asked = parameters(request.query_params.multi_items())
+        asked["most_pixels"] = self._limits.pixels
         content = await self._uploads.read(request)
-        said = await self._line.run(request, lambda: self._served(content, **asked, most_pixels=self._limits.pixels))
+        try:
+            said = await self._line.run(request, lambda decode: self._served(content, **asked, decode=decode))
+        except Unreadable as error:
+            raise HTTPException(400, f"It cannot be read as an image: {printable(error)}.") from None
         return JSONResponse(said)
 
 
@@ -140,9 +136,9 @@ def parameters(given: list[tuple[str, str]]) -> dict[str, Any]:
     names = [name for name, _ in given]
     for name, text in given:
         if name not in DEFAULTS:
-            raise Refused(422, f"The parameter {printable(name[:80])!r} is unknown: {', '.join(DEFAULTS)}.")
+            raise HTTPException(422, f"The parameter {printable(name[:80])!r} is unknown: {', '.join(DEFAULTS)}.")
         if names.count(name) > 1:
-            raise Refused(422, f"The parameter {name!r} is there {names.count(name)} times.")
+            raise HTTPException(422, f"The parameter {name!r} is there {names.count(name)} times.")
         asked[name] = _value(name, text)
     return asked
 
@@ -159,31 +155,4 @@ def _value(name: str, text: str) -> Any:
         "accept": "a share between 0 and 1, such as 0.95",
         "neighbors": f"a whole number from 0 to {MOST_NEIGHBORS}",
     }
-    raise Refused(422, f"{name}={printable(text[:80])}: {wanted[name]}.")
-
-
-def _error(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
-    return JSONResponse({"error": sentence}, status, headers)
-
-
-def refused(_: Request, error: Refused) -> Response:
-    """The sentence of a refusal."""
-    return _error(error.status, error.sentence)
-
-
-def busy(_: Request, error: Busy) -> Response:
-    return _error(503, "Too many images are waiting; try again in a moment.", {"Retry-After": str(error.seconds)})
-
-
-def _unreadable(_: Request, error: Unreadable) -> Response:
-    return _error(400, f"It cannot be read as an image: {printable(error)}.")
-
-
-def http_error(_: Request, error: HTTPException) -> Response:
-    """An address or a method that there is not."""
-    return _error(error.status_code, str(error.detail), dict(error.headers or {}))
-
-
-def fault(_: Request, __: Exception) -> Response:
-    """A fault of ours: the server prints it in its terminal, and does not tell whoever asked."""
-    return _error(500, "The server made a mistake; its terminal says which.")
+    raise HTTPException(422, f"{name}={printable(text[:80])}: {wanted[name]}.")

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import ipaddress
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import cookie_parser
-from starlette.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import Request, cookie_parser
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
@@ -29,6 +33,27 @@ HEADERS = {
 }
 LONGEST_PATH = 1000
 NOTHING_ALLOWED = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+
+
+def guarded(
+    routes: Sequence[Route],
+    names: Iterable[str] = LOCAL,
+    any_address: bool = False,
+    token: str = "",
+    cookie: str = "",
+) -> Guard:
+    """An application in which every refusal is an `HTTPException`, and arrives as {"error": its sentence}."""
+    handlers: dict[Any, Any] = {HTTPException: _refused, Exception: _fault}
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), names, any_address, token, cookie)
+
+
+def _refused(_: Request, error: HTTPException) -> Response:
+    return JSONResponse({"error": str(error.detail)}, error.status_code, dict(error.headers or {}))
+
+
+def _fault(_: Request, __: Exception) -> Response:
+    """A fault of ours: the server prints it in its terminal, and does not tell whoever asked."""
+    return JSONResponse({"error": "The server made a mistake; its terminal says which."}, 500)
 
 
 class Guard:

@@ -6,13 +6,13 @@ import contextlib
 import hashlib
 import io
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from osp.data.decode import Unreadable
-from osp.data.decode_pool import Decoder
+from osp.data.decode import MAX_PIXELS, Unreadable, decode
 from osp.engine.data import Data, open_again
 from osp.errors import UserError, printable, user_path
 from osp.files import read_plain
@@ -29,12 +29,14 @@ LARGEST_FILE = 256 << 20
 THUMBNAIL = 224
 """Side of the labeled photos that are shown."""
 
+Decode = Callable[..., np.ndarray]
+"""`osp.data.decode.decode`, or the process of a `Decoder`."""
+
 
 class FilePhotos:
     """The labeled photos of a fit, where they still are."""
 
-    def __init__(self, folder: Path, count: int, decode: Decoder) -> None:
-        self._decode = decode
+    def __init__(self, folder: Path, count: int) -> None:
         try:
             found = labels_of(folder)
         except UserError:  # a model that was saved from Python
@@ -45,11 +47,11 @@ class FilePhotos:
         """Whether the photo of this number can be shown."""
         return self._content(number) is not None
 
-    def show(self, number: int) -> np.ndarray | None:
+    def show(self, number: int, decode: Decode = decode) -> np.ndarray | None:
         """The photo as uint8 H×W×3; None where it is not to be had."""
         content = self._content(number)
         try:
-            return None if content is None else plain(self._decode(content, THUMBNAIL))
+            return None if content is None else plain(decode(content, THUMBNAIL))
         except Unreadable:
             return None
 
@@ -78,7 +80,7 @@ class DataPhotos:
         """Whether the image of this number can be shown."""
         return self._data is not None and number < len(self._rows)
 
-    def show(self, number: int) -> np.ndarray | None:
+    def show(self, number: int, decode: Decode = decode) -> np.ndarray | None:
         """The image as uint8 H×W×3; None where it is not to be had."""
         if self._data is None or number >= len(self._rows):
             return None
@@ -92,18 +94,23 @@ class Served:
         self.model = model
         self.names = [printable(name) for name in model.class_names]
         self.known, self.known_labels = model.labeled()
-        self._decode = Decoder()
         self.photos: FilePhotos | DataPhotos
         if isinstance(model, PhotoModel):
-            self.photos = FilePhotos(folder, len(self.known), self._decode)
+            self.photos = FilePhotos(folder, len(self.known))
         else:
             self.photos = DataPhotos(folder, model.labeled_rows())
 
     def __call__(
-        self, content: bytes, accept: float, neighbors: int, explain: bool, most_pixels: int
+        self,
+        content: bytes,
+        accept: float,
+        neighbors: int,
+        explain: bool,
+        most_pixels: int = MAX_PIXELS,
+        decode: Decode = decode,
     ) -> dict[str, Any]:
         """What the model says of a file in memory, as JSON; `Unreadable` with the reason where it is no image."""
-        pixels = self._decode(content, self.model.size, most_pixels)[None]
+        pixels = decode(content, self.model.size, most_pixels)[None]
         said = self.model.answer(pixels, accept)
         chances, score = said.probabilities[0].tolist(), float(said.ood_score[0])
         best = int(said.classes[0])
@@ -127,10 +134,6 @@ class Served:
             return jpeg(overlay(pixels[0], self.model.maps(pixels).maps[0]))
         except UserError:
             return None
-
-    def close(self) -> None:
-        """End the decoder's process."""
-        self._decode.close()
 
     def warm_up(self) -> None:
         """Have everything loaded before the first question."""

@@ -7,7 +7,8 @@ import ipaddress
 import signal
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -38,24 +39,48 @@ def serve(
     """Answer questions about images by the model of a run, until interrupted."""
     check_packages("serve")
     from osp.serve.app import Limits, make_app
-    from osp.serve.guard import LOCAL
     from osp.serve.served import open_served
 
-    with contextlib.closing(listen(host, port)) as door:  # first: a port in use is told before a model is loaded
-        own, number = door.getsockname()[:2]
-        alone = ipaddress.ip_address(own.partition("%")[0]).is_loopback
+    with opened(host, port) as door:  # first: a port in use is told before a model is loaded
         served = open_served(run)
         served.warm_up()
-        names = (*LOCAL, host, *allow_hosts, *(() if alone else (socket.gethostname(), socket.getfqdn())))
-        app, close = make_app(served, Limits(most_bytes, most_pixels, waiting), names, any_address=not alone)
-        if not alone:
+        limits, names = Limits(most_bytes, most_pixels, waiting), (*door.names, *allow_hosts)
+        app, close = make_app(served, limits, names, any_address=not door.alone)
+        if not door.alone:
             warn(OPEN_TO_OTHERS)
-        say(f"Serving on {address(host, number, alone)}   (Ctrl-C ends it)")
-        try:
-            run_app(app, door)
-        finally:
-            close()
+        say(f"Serving on {door.address}   (Ctrl-C ends it)")
+        run_app(app, door.socket, close)
     say("Stopped.")
+
+
+@dataclass(frozen=True)
+class Door:
+    """Where a server listens."""
+
+    socket: socket.socket
+    alone: bool
+    """Whether it is reached from this machine alone."""
+    names: tuple[str, ...]
+    """That a browser may give as its host."""
+    address: str
+    """Under which a browser finds it."""
+
+    @property
+    def port(self) -> int:
+        return int(self.socket.getsockname()[1])
+
+
+@contextlib.contextmanager
+def opened(host: str, port: int) -> Iterator[Door]:
+    """A listening socket, or why there is none."""
+    from osp.serve.guard import LOCAL
+
+    with contextlib.closing(listen(host, port)) as found:
+        own, number = found.getsockname()[:2]
+        alone = ipaddress.ip_address(own.partition("%")[0]).is_loopback
+        names = (*LOCAL, host, *(() if alone else (socket.gethostname(), socket.getfqdn())))
+        shown = host if alone or host not in ("0.0.0.0", "::", "") else socket.gethostname()
+        yield Door(found, alone, names, f"http://{f'[{shown}]' if ':' in shown else shown}:{number}/")
 
 
 def check_packages(command: str) -> None:
@@ -67,8 +92,8 @@ def check_packages(command: str) -> None:
             raise UserError(f"osp {command} needs the package {package}. Run: {install('serve')}") from None
 
 
-def run_app(app: Any, door: socket.socket) -> None:
-    """Answer at this socket until Ctrl-C or SIGTERM."""
+def run_app(app: Any, door: socket.socket, close: Callable[[], None]) -> None:
+    """Answer at this socket until Ctrl-C or SIGTERM, then close."""
     import uvicorn
 
     from osp.serve.line import Timed
@@ -86,14 +111,11 @@ def run_app(app: Any, door: socket.socket) -> None:
     )
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn sends it again once all is closed: we end well
-    with contextlib.suppress(KeyboardInterrupt):  # likewise
-        uvicorn.Server(config).run(sockets=[door])
-
-
-def address(host: str, number: int, alone: bool) -> str:
-    """Under which a browser finds it."""
-    shown = host if alone or host not in ("0.0.0.0", "::", "") else socket.gethostname()
-    return f"http://{f'[{shown}]' if ':' in shown else shown}:{number}/"
+    try:
+        with contextlib.suppress(KeyboardInterrupt):  # likewise
+            uvicorn.Server(config).run(sockets=[door])
+    finally:
+        close()
 
 
 def listen(host: str, port: int) -> socket.socket:
