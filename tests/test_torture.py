@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from osp import UserError
-from torture import attack, disk, load, numbers, sorted_folders
+from osp.photos.labels import BOOK, Book, Label
+from torture import attack, disk, labeling, load, numbers, slow, sorted_folders
 from torture.fuzz import Subject, fuzz
 from torture.kill import Work, at_calls, at_random, duration, reference, tracer, works
 from torture.subjects import subjects
@@ -202,7 +203,7 @@ def test_the_trial_tells_a_result_a_refusal_a_traceback_a_hang_and_gluttony() ->
 def test_hostile_files_are_refused_without_a_trace(tmp_path: Path) -> None:
     own = ("fit, ", "names in report")  # in tests of their own
     tried = [(name, case) for name, case in attack.cases(tmp_path / "attack") if not name.startswith(own)]
-    tried = [each for each in tried if " where " not in each[0] and "stranger" not in each[0]]  # likewise
+    tried = [each for each in tried if not any(word in each[0] for word in (" where ", "stranger", "slow"))]  # likewise
     faults = {name: fault for name, case in tried if "image" not in name and (fault := case())}
     assert len(tried) > 25
     assert not faults
@@ -213,6 +214,36 @@ def test_links_and_journals_of_strangers_cost_a_sort_nothing(tmp_path: Path) -> 
     faults = {name: fault for name, case in list(tried.items())[::9] if (fault := case())}
     assert len(tried) > 70
     assert not faults
+
+
+@pytest.mark.parametrize(("server", "manner"), slow_first(("label", "in the body"), ("serve", "unread")))
+def test_slow_clients_do_not_keep_others_waiting(server: str, manner: str, tmp_path: Path) -> None:
+    tried = {name: case for name, case in slow.cases(tmp_path / "slow", 3.0) if server in name and manner in name}
+    assert len(tried) == 1
+    assert [case() for case in tried.values()] == [""]
+
+
+@pytest.mark.slow
+def test_answers_to_osp_label_outlive_kills(tmp_path: Path) -> None:
+    found = labeling.killed(tmp_path / "label", 2, random.Random(0))
+    assert found.killed == 2
+    assert not found.faults
+
+
+def test_an_answer_to_osp_label_that_is_lost_is_told(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    book = Book(tmp_path / "run" / BOOK)
+    told = labeling.Told([{}, {"1.png": "red"}])
+    assert "1.png" in labeling._lost(tmp_path, told)
+    book.add([Label("pile/1.png", "red", "1" * 32)])
+    assert labeling._lost(tmp_path, told) == ""
+    book.add([Label("pile/2.png", "red", "2" * 32)])
+    assert "2.png" in labeling._lost(tmp_path, told)
+    told.under_way = {"1.png": "red", "2.png": "green"}
+    assert "2.png" in labeling._lost(tmp_path, told)
+    told.under_way = {"1.png": "red", "2.png": "red", "3.png": "red"}
+    assert labeling._lost(tmp_path, told) == ""
+    assert told.states[-1] == {"1.png": "red", "2.png": "red"}
 
 
 @pytest.mark.slow

@@ -2,43 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from helpers.browser import Page, browser
+from helpers.labeling import make_pile, start
 from osp.photos.labels import BOOK, current, read_labels
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
-
-START = """
-import sys
-from helpers.small_backbone import small_backbone
-from osp import cli
-from osp.models.photo import BACKBONES
-BACKBONES["lite0"] = BACKBONES["tiles"] = small_backbone
-sys.argv = ["osp", *sys.argv[1:]]
-cli.main()
-"""
-
-
-def start(folder: Path) -> tuple[subprocess.Popen[str], str]:
-    """A running server and its address."""
-    words = [sys.executable, "-c", START, "label", "pile", "--out", "run", "--no-open"]
-    paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "OSP_CACHE": str(folder / "cache"), "PYTHONPATH": paths}
-    process = subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=\S+\n", line), line
-    return process, line.strip()
 
 
 def press(page: Page, key: str) -> None:
@@ -60,16 +33,13 @@ def act(page: Page, key: str, then: int) -> None:
 
 @pytest.mark.slow
 def test_twenty_answers_five_taken_back_a_reload_and_a_kill_lose_nothing(tmp_path: Path) -> None:
-    (tmp_path / "pile").mkdir()
-    for number in range(90):
-        color = np.eye(3)[number % 3] * 160 + 40
-        coarse = np.random.default_rng(number).normal(size=(5, 6, 3)).repeat(8, 0).repeat(8, 1) * 30
-        Image.fromarray(np.clip(color + coarse, 0, 255).astype(np.uint8)).save(tmp_path / "pile" / f"{number}.png")
-    process, address = start(tmp_path)
+    make_pile(tmp_path / "pile", 90)
+    server = start(tmp_path)
+    process = server.process
     try:
         with browser(tmp_path / "browser") as page:
             page.emulate(1300)
-            page.visit(address)
+            page.visit(server.address)
             page.until("return document.querySelectorAll('#grid .photo').length > 1")
             for done, name in enumerate(("cat", "dog"), 1):  # N, a name, Enter
                 press(page, "n")
@@ -90,13 +60,14 @@ def test_twenty_answers_five_taken_back_a_reload_and_a_kill_lose_nothing(tmp_pat
                 act(page, "u", left)
             told = current(read_labels(tmp_path / "run" / BOOK))
             assert {label.name for label in told.values()} == {"cat", "dog", "none"}
-            page.visit(address)
+            page.visit(server.address)
             page.until("return document.getElementById('counts').textContent.startsWith('15 answers')")
             process.kill()
             process.wait(30)
             page.until("return /server has stopped/.test(document.getElementById('problem').textContent)")
-            process, address = start(tmp_path)
-            page.visit(address)
+            server = start(tmp_path)
+            process = server.process
+            page.visit(server.address)
             page.until("return document.getElementById('counts').textContent.startsWith('15 answers')")
             assert current(read_labels(tmp_path / "run" / BOOK)) == told
             act(page, "u", 14)

@@ -66,7 +66,14 @@ def kill(base: Path, given: argparse.Namespace) -> Iterator[Row]:
     draws, strace = random.Random(given.seed), tracer()
     if strace is None:
         print("strace is not there: kills at random moments only")
-    for work in works(given.works.split(";") if given.works else None):
+    names = given.works.split(";") if given.works else None
+    if names is None or "label" in names:
+        from torture.labeling import killed
+
+        started = time.monotonic()
+        found = killed(base / "label", given.kills, draws)
+        yield "kill: label", found.killed, list(found.faults), time.monotonic() - started
+    for work in works(names):
         started = time.monotonic()
         kills = max(1, given.kills // 5) if work.costly else given.kills
         found = at_random(work, base, kills, draws)

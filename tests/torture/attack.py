@@ -27,7 +27,7 @@ from osp.photos.sorting import sort_pile
 from osp.recipe import Recipe
 from osp.runs.checkpoint import load_checkpoint
 from osp.runs.fitted import read_fit
-from torture import sorted_folders
+from torture import slow, sorted_folders
 from torture.trial import trial
 from torture.works import _finished
 
@@ -62,6 +62,7 @@ def cases(base: Path) -> Iterator[tuple[str, Callable[[], str]]]:
     for name in ("photos.json", "photos.safetensors", "result.json", "labels.json", "pile.csv", "sample.npz"):
         for harm in (deep, pipe, endless, huge):
             yield f"fit, {name} {harm.__name__}", lambda n=name, h=harm: _refused(base, _fit, n, h)  # type: ignore[misc]
+    yield from slow.cases(base / "slow")
     yield "file names in sorted.csv", lambda: _names(base / "names")
     yield "names in report.html", lambda: _page(base / "page")
 

@@ -102,6 +102,7 @@ def run_app(app: Any, door: socket.socket, close: Callable[[], None]) -> None:
         app,
         http=Timed,
         log_config=None,
+        log_level="error",  # a stranger who sends nonsense fills no terminal
         access_log=False,
         server_header=False,
         lifespan="off",
