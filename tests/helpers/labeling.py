@@ -56,7 +56,7 @@ class Started:
         try:
             kind = {"Content-Type": "application/json", "Cookie": f"osp-label-{self.port}={self.token}"}
             asked = ("GET", path, None) if body is None else ("POST", path, json.dumps(body))
-            connection.request(*asked, kind)
+            connection.request(*asked, headers=kind)
             answer = connection.getresponse()
             return answer.status, answer.read()
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,39 @@ def test_damaged_lines_are_passed_over_and_another_table_is_refused(tmp_path: Pa
         read_labels(path)
     with pytest.raises(UserError, match="cannot be read: No such file"):
         read_labels(tmp_path / "absent.csv")
+
+
+@pytest.mark.parametrize(
+    "content", [b"my notes", b"file,label\na.jpg,cat\nb.jpg,dog", b"[1, 2]\n", b'"never closed\n' * 3]
+)
+def test_a_file_of_somebody_elses_is_refused_and_left_as_it_is(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / BOOK).write_bytes(content)
+    with pytest.raises(UserError, match=BOOK):
+        Book(tmp_path / BOOK)
+    assert (tmp_path / BOOK).read_bytes() == content
+
+
+@pytest.mark.parametrize("line", [0, 1, 2, 40, 398])
+def test_a_quotation_mark_that_was_damaged_into_the_file_deletes_no_answer(tmp_path: Path, line: int) -> None:
+    book = Book(tmp_path / BOOK)
+    for number in range(400):
+        book.add([label(number, "cat")])
+    lines = book.path.read_bytes().splitlines(keepends=True)
+    lines[line] = b'"' + lines[line][1:]
+    book.path.write_bytes(b"".join(lines))
+    for read in (read_labels, Book):
+        with pytest.raises(UserError, match="a quotation mark in it is never closed"):
+            read(book.path)
+    assert book.path.read_bytes() == b"".join(lines)
+
+
+def test_a_file_that_is_no_book_by_its_size_is_not_read(tmp_path: Path) -> None:
+    Book(tmp_path / BOOK)
+    os.truncate(tmp_path / BOOK, 1 << 30)
+    for read in (read_labels, Book):
+        with pytest.raises(UserError, match="longer than 64 MB"):
+            read(tmp_path / BOOK)
+    assert (tmp_path / BOOK).stat().st_size == 1 << 30
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""Slow clients of `osp serve` and `osp label`: many that are silent, send a byte now and then, do not read or leave; and
-one that only wants to be answered."""
+"""Slow clients of `osp serve` and `osp label`: many that are silent, dribble, do not read or leave, and one that wants
+an answer."""
 
 from __future__ import annotations
 

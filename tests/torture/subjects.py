@@ -7,6 +7,7 @@ import gzip
 import io
 import os
 import pickle
+import re
 import shutil
 import struct
 import sys
@@ -28,6 +29,7 @@ from osp.engine.progress import Display
 from osp.engine.train import train
 from osp.evaluate.predictions import Predictions
 from osp.models.model import Prediction
+from osp.photos.labels import BOOK, Book, Label
 from osp.photos.sorting import sort_pile
 from osp.photos.undoing import undo
 from osp.recipe import Recipe, make_plan
@@ -68,6 +70,7 @@ def subjects() -> Iterator[Subject]:
     yield Subject("model file", _run, ("run/model.safetensors",), lambda folder: repr(osp.load(folder / "run")))
     yield Subject("store", _store, ("**/*.json", "**/*.yaml"), _read_store)
     yield Subject("sort journal", _sorted, ("out/sort-journal.jsonl",), _undone)
+    yield Subject("labels", _book, (BOOK,), _opened, ('"', ",", "none"))
     yield Subject("grid file", _grid, ("grid.yaml",), _read_grid, ("!!python/name:os.system", "&a [*a]", "./evil.py"))
     yield Subject("arguments", _arguments, ("arguments-*",), _command, ("--help", "--set", "--out", "--resume", "osp"))
     yield Subject("HTTP requests", make_request, ("request.json", "body"), ask, PIECES)
@@ -244,6 +247,21 @@ def _sorted(folder: Path) -> None:
     for file in files:
         file.write_bytes(b"x")
     sort_pile([Prediction(str(file), "cat", 0.9, 0.1, True) for file in files], folder / "out", "copy")
+
+
+def _book(folder: Path) -> None:
+    book = Book(folder / BOOK)
+    for number in range(20):
+        book.add([Label(f"/pile/{name}.jpg", "cat", f"{number:032x}") for name in (number, f"{number},\n{number}")])
+
+
+def _opened(folder: Path) -> int:
+    """As `osp label` opens it to go on: it may cut off the last line, and no more."""
+    before = (folder / BOOK).read_bytes()
+    answers = Book(folder / BOOK).answers
+    cut = before[len((folder / BOOK).read_bytes()) :]
+    assert len(re.findall(rb"^0{30}|,0{30}", cut)) < 2, f"cut off: {cut[:300]!r}"
+    return len(answers)
 
 
 GRID = """\

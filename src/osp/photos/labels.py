@@ -20,14 +20,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from osp.errors import UserError
-from osp.files import open_at_end, open_plain, reason
+from osp.files import open_at_end, read_plain, reason
 from osp.tables import defused, fused
 
 BOOK = "labels.csv"
 COLUMNS = ("path", "checksum", "class", "time")
 NONE = "none"
 """In place of a class: the photo shows none of them."""
-_CHECKSUM = re.compile("[0-9a-f]{32}")
+HEAD = (",".join(COLUMNS) + "\r\n").encode()
+LONGEST_LINE = 1 << 14
+_CHECKSUM, _CELL = re.compile("[0-9a-f]{32}"), re.compile(rb"(?:^|,)[0-9a-f]{32},", re.MULTILINE)
 
 
 class Label(NamedTuple):
@@ -45,15 +47,14 @@ def read_labels(path: Path) -> list[list[Label]]:
     Lines that are damaged are passed over.
     """
     try:
-        with open_plain(path) as file:
-            content = file.read()
+        content = read_plain(path)
     except OSError as error:
         raise UserError(f"--labels {path} cannot be read: {reason(error)}.") from None
-    return _answers(path, content[: _complete(content)].decode("utf-8-sig", "replace"))
+    return _answers(path, content[: _complete(path, content)])
 
 
-def _answers(path: Path, text: str) -> list[list[Label]]:
-    rows = csv.reader(io.StringIO(text, newline=""))
+def _answers(path: Path, content: bytes) -> list[list[Label]]:
+    rows = csv.reader(io.StringIO(content.decode("utf-8-sig", "replace"), newline=""))
     try:
         heads = next(rows, list(COLUMNS))
         if not set(COLUMNS[:3]) <= set(heads):
@@ -70,11 +71,21 @@ def _answers(path: Path, text: str) -> list[list[Label]]:
     return [[label for _, label in group] for _, group in groupby(found, key=lambda each: each[0])]
 
 
-def _complete(content: bytes) -> int:
-    """Where the last complete line ends: one that is not within quotes."""
+def _complete(path: Path, content: bytes) -> int:
+    """Where the last complete line ends: one that is not within quotes. What follows, a kill has cut short.
+
+    A quotation mark that opens by damage would make that of all lines behind it: such a file is refused.
+    """
     end = content.rfind(b"\n")
-    while end >= 0 and content.count(b'"', 0, end) % 2:
-        end = content.rfind(b"\n", 0, end)
+    within = content.count(b'"', 0, max(end, 0)) % 2
+    while within and len(content) - LONGEST_LINE < end >= 0:
+        before = content.rfind(b"\n", 0, end)
+        within = (within + content.count(b'"', max(before, 0), end)) % 2
+        end = before
+    if within or len(_CELL.findall(content, end + 1)) > 1:
+        raise UserError(
+            f"{path} is damaged: a quotation mark in it is never closed. Nothing was changed; mend it first."
+        )
     return end + 1
 
 
@@ -96,16 +107,16 @@ class Book:
         self._last = datetime.min.replace(tzinfo=UTC)
         try:
             with open_at_end(path, "a+b") as file:
-                file.seek(0)
-                end = _complete(file.read())
-                file.truncate(end)  # what a kill has cut short
+                content = read_plain(path)
+                end = _complete(path, content)
+                self.answers = _answers(path, content[:end] if HEAD.startswith(content) else content[:end] or content)
+                file.truncate(end)  # what a kill has cut short; a table of somebody else's was refused before
                 if not end:
-                    file.write((",".join(COLUMNS) + "\r\n").encode())
+                    file.write(HEAD)
                     file.flush()
                     os.fsync(file.fileno())
         except OSError as error:
             raise UserError(f"Cannot write {path}: {reason(error)}.") from None
-        self.answers = read_labels(path)
 
     def add(self, answer: Sequence[Label]) -> None:
         """One answer about one or several photos; UserError, and nothing added, where it cannot be written."""
