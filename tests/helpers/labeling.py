@@ -55,8 +55,8 @@ class Started:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
             kind = {"Content-Type": "application/json", "Cookie": f"osp-label-{self.port}={self.token}"}
-            asked = ("GET", path, None) if body is None else ("POST", path, json.dumps(body))
-            connection.request(*asked, headers=kind)
+            content = None if body is None else json.dumps(body)
+            connection.request("GET" if content is None else "POST", path, content, kind)
             answer = connection.getresponse()
             return answer.status, answer.read()
         finally:

@@ -278,6 +278,15 @@ def test_a_pipe_named_like_an_image_is_named_and_not_waited_for(tmp_path: Path) 
         decode(str(tmp_path / "pipe.jpg"), 32)
 
 
+def test_a_file_too_long_for_an_image_is_named_and_not_read(tmp_path: Path) -> None:
+    write_photo(tmp_path / "a.png", 1)
+    (tmp_path / "b.png").touch()
+    os.truncate(tmp_path / "b.png", 1 << 40)  # zeros, which take no room on the disk
+    found = compute([str(tmp_path / name) for name in ("a.png", "b.png")], small_backbone())
+    assert found.kept.tolist() == [0]
+    assert found.unreadable == ((str(tmp_path / "b.png"), "longer than 1,024 MB"),)
+
+
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="tells mapped pages on Linux only")
 def test_features_that_were_read_are_not_kept_in_memory(tmp_path: Path) -> None:
     """The pages of the store would count as this process's memory, and it may be larger than that."""

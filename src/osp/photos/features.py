@@ -28,6 +28,7 @@ from PIL import Image
 from torch import Tensor
 
 from osp.data import cache
+from osp.data.decode import LARGEST_FILE
 from osp.data.decode_pool import decode_all
 from osp.data.source import Progress
 from osp.data.views import Augmenter, Plan
@@ -273,6 +274,8 @@ def _status(path: str) -> list[int]:
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
         raise OSError("not a file that can be read as an image")  # opening a pipe would wait for a writer
+    if status.st_size > LARGEST_FILE:  # before hours are spent on its checksum
+        raise OSError(f"longer than {LARGEST_FILE >> 20:,} MB")
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 

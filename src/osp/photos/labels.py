@@ -64,8 +64,8 @@ def _answers(path: Path, content: bytes) -> list[list[Label]]:
         found = []
         for number, row in enumerate(rows):
             if len(row) == len(heads) and _CHECKSUM.fullmatch(row[where[1]]):
-                file, content, name = (fused(row[place]) for place in where)
-                found.append((row[when] if when >= 0 else str(number), Label(file, name, content)))
+                file, key, name = (fused(row[place]) for place in where)
+                found.append((row[when] if when >= 0 else str(number), Label(file, name, key)))
     except csv.Error as error:
         raise UserError(f"{path} is damaged ({error}).") from None
     return [[label for _, label in group] for _, group in groupby(found, key=lambda each: each[0])]
