@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,10 +23,11 @@ from starlette.routing import Route
 from osp.data.decode import Unreadable
 from osp.data.folders import kinds
 from osp.errors import printable
-from osp.serve.guard import LOCAL, Guard, guarded
+from osp.serve.guard import Guard
 from osp.serve.line import Line, Uploads
 from osp.serve.openapi import BODY_TYPES, DEFAULTS, MOST_NEIGHBORS, description, listed_types
 from osp.serve.served import Served, jpeg
+from osp.serve.server import LOCAL
 
 MOST_PHOTOS = 64
 """Requests for labeled photos that are worked on or wait."""
@@ -55,7 +57,7 @@ def make_app(
         Route("/labeled/{number:int}", server.labeled),
         Route("/openapi.json", server.openapi),
     ]
-    return guarded(routes, names, any_address), server.close
+    return Guard(routes, names, any_address), server.close
 
 
 class _Server:
@@ -127,7 +129,15 @@ def page(name: str = "page.html") -> tuple[str, str]:
     return text, policy
 
 
-_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_FITS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "explain": (lambda given: isinstance(given, bool), "true or false"),
+    "accept": (lambda given: isinstance(given, float) and 0 < given < 1, "a share between 0 and 1, such as 0.95"),
+    "neighbors": (
+        lambda given: type(given) is int and 0 <= given <= MOST_NEIGHBORS,
+        f"a whole number from 0 to {MOST_NEIGHBORS}",
+    ),
+}
+"""Of the parameters of a question, written as in JSON: what fits, and in words."""
 
 
 def parameters(given: list[tuple[str, str]]) -> dict[str, Any]:
@@ -139,20 +149,11 @@ def parameters(given: list[tuple[str, str]]) -> dict[str, Any]:
             raise HTTPException(422, f"The parameter {printable(name[:80])!r} is unknown: {', '.join(DEFAULTS)}.")
         if names.count(name) > 1:
             raise HTTPException(422, f"The parameter {name!r} is there {names.count(name)} times.")
-        asked[name] = _value(name, text)
+        fits, wanted = _FITS[name]
+        try:
+            asked[name] = json.loads(text if text == text.strip() else "")
+        except (ValueError, RecursionError):
+            asked[name] = None
+        if not fits(asked[name]):
+            raise HTTPException(422, f"{name}={printable(text[:80])}: {wanted}.")
     return asked
-
-
-def _value(name: str, text: str) -> Any:
-    if name == "explain" and text in ("true", "false"):
-        return text == "true"
-    if name == "accept" and _NUMBER.fullmatch(text) and 0 < float(text) < 1:
-        return float(text)
-    if name == "neighbors" and re.fullmatch(r"0|[1-9][0-9]{0,3}", text) and int(text) <= MOST_NEIGHBORS:
-        return int(text)
-    wanted = {
-        "explain": "true or false",
-        "accept": "a share between 0 and 1, such as 0.95",
-        "neighbors": f"a whole number from 0 to {MOST_NEIGHBORS}",
-    }
-    raise HTTPException(422, f"{name}={printable(text[:80])}: {wanted[name]}.")

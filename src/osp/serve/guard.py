@@ -10,7 +10,6 @@ from __future__ import annotations
 import ipaddress
 import secrets
 from collections.abc import Iterable, Sequence
-from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from starlette.applications import Starlette
@@ -21,7 +20,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LOCAL = ("localhost", "127.0.0.1", "::1")
+from osp.serve.server import LOCAL
+
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -35,19 +35,8 @@ LONGEST_PATH = 1000
 NOTHING_ALLOWED = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 
 
-def guarded(
-    routes: Sequence[Route],
-    names: Iterable[str] = LOCAL,
-    any_address: bool = False,
-    token: str = "",
-    cookie: str = "",
-) -> Guard:
-    """An application in which every refusal is an `HTTPException`, and arrives as {"error": its sentence}."""
-    handlers: dict[Any, Any] = {HTTPException: _refused, Exception: _fault}
-    return Guard(Starlette(routes=routes, exception_handlers=handlers), names, any_address, token, cookie)
-
-
-def _refused(_: Request, error: HTTPException) -> Response:
+def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
     return JSONResponse({"error": str(error.detail)}, error.status_code, dict(error.headers or {}))
 
 
@@ -57,13 +46,21 @@ def _fault(_: Request, __: Exception) -> Response:
 
 
 class Guard:
-    """Refuses what does not come from here, and says in every answer what a browser may do with it."""
+    """An application that refuses what does not come from here, and says in every answer what a browser may do with it.
+
+    Every other refusal is an `HTTPException`, and arrives as {"error": its sentence}.
+    """
 
     def __init__(
-        self, app: ASGIApp, names: Iterable[str] = LOCAL, any_address: bool = False, token: str = "", cookie: str = ""
+        self,
+        routes: Sequence[Route],
+        names: Iterable[str] = LOCAL,
+        any_address: bool = False,
+        token: str = "",
+        cookie: str = "",
     ) -> None:
-        self.app, self.token, self.cookie = app, token, cookie
-        self.names = frozenset(name.lower().rstrip(".") for name in names)
+        self.app = Starlette(routes=routes, exception_handlers={HTTPException: _refused, Exception: _fault})
+        self.names, self.token, self.cookie = frozenset(name.lower().rstrip(".") for name in names), token, cookie
         self.any_address = any_address
         """Whether an address in digits is a name of this server: no DNS can point such a name elsewhere."""
 
@@ -113,9 +110,7 @@ class Guard:
         return None
 
     def _is_ours(self, name: str | None) -> bool:
-        if name is None:
-            return False
-        return name in self.names or (self.any_address and is_address(name))
+        return name is not None and (name in self.names or (self.any_address and is_address(name)))
 
 
 def host_name(header: str) -> str | None:

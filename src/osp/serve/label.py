@@ -25,10 +25,10 @@ from osp.nets.pretrained import Backbone
 from osp.photos.labeling import Labeling
 from osp.report.album import plain
 from osp.serve.app import page
-from osp.serve.guard import LOCAL, Guard, guarded
+from osp.serve.guard import Guard
 from osp.serve.line import Line, Uploads
 from osp.serve.served import jpeg
-from osp.serve.server import OPEN_TO_OTHERS, opened, run_app
+from osp.serve.server import LOCAL, OPEN_TO_OTHERS, opened, run_app
 
 SMALL, LARGE = 224, 1400
 """Sides of a photo in the grid and of one looked at, in pixels."""
@@ -151,7 +151,7 @@ def make_app(
         Route("/done", pages.done, methods=["POST"]),
         Route("/photo/{number:int}", pages.photo),
     ]
-    return guarded(routes, names, any_address, token, cookie), pages.close
+    return Guard(routes, names, any_address, token, cookie), pages.close
 
 
 def label(
@@ -166,20 +166,20 @@ def label(
 ) -> None:
     """Ask in the browser until the person is done, or Ctrl-C."""
     token = secrets.token_urlsafe(16)
-    with opened(host, port) as door:
+    with opened(host, port) as (door, address, names, alone):
 
         def stop() -> None:
             signal.raise_signal(signal.SIGINT)
 
-        app, close = make_app(labeling, stop, token, door.names, not door.alone, f"osp-label-{door.port}")
-        place = f"{door.address}?token={token}"
+        app, close = make_app(labeling, stop, token, names, not alone, f"osp-label-{door.getsockname()[1]}")
+        place = f"{address}?token={token}"
         say(place)
-        if not door.alone:
+        if not alone:
             warn(OPEN_TO_OTHERS.replace("there is no password", "the address above is the password"))
         labeling.start(backbone)
         if open_page:
             threading.Thread(target=webbrowser.open, args=(place,), daemon=True).start()
         try:
-            run_app(app, door.socket, close)
+            run_app(app, door, close)
         finally:
             labeling.stop()

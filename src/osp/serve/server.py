@@ -8,7 +8,6 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from osp.errors import UserError
 from osp.version import install
 
+LOCAL = ("localhost", "127.0.0.1", "::1")
 OPEN_TO_OTHERS = (
     "Anybody who can reach this machine can use the model and look at the labeled photos: there is no password."
 )
@@ -41,46 +41,28 @@ def serve(
     from osp.serve.app import Limits, make_app
     from osp.serve.served import open_served
 
-    with opened(host, port) as door:  # first: a port in use is told before a model is loaded
+    with opened(host, port) as (door, address, names, alone):  # first: a port in use is told before a model is loaded
         served = open_served(run)
         served.warm_up()
-        limits, names = Limits(most_bytes, most_pixels, waiting), (*door.names, *allow_hosts)
-        app, close = make_app(served, limits, names, any_address=not door.alone)
-        if not door.alone:
+        limits = Limits(most_bytes, most_pixels, waiting)
+        app, close = make_app(served, limits, (*names, *allow_hosts), any_address=not alone)
+        if not alone:
             warn(OPEN_TO_OTHERS)
-        say(f"Serving on {door.address}   (Ctrl-C ends it)")
-        run_app(app, door.socket, close)
+        say(f"Serving on {address}   (Ctrl-C ends it)")
+        run_app(app, door, close)
     say("Stopped.")
 
 
-@dataclass(frozen=True)
-class Door:
-    """Where a server listens."""
-
-    socket: socket.socket
-    alone: bool
-    """Whether it is reached from this machine alone."""
-    names: tuple[str, ...]
-    """That a browser may give as its host."""
-    address: str
-    """Under which a browser finds it."""
-
-    @property
-    def port(self) -> int:
-        return int(self.socket.getsockname()[1])
-
-
 @contextlib.contextmanager
-def opened(host: str, port: int) -> Iterator[Door]:
-    """A listening socket, or why there is none."""
-    from osp.serve.guard import LOCAL
-
-    with contextlib.closing(listen(host, port)) as found:
-        own, number = found.getsockname()[:2]
+def opened(host: str, port: int) -> Iterator[tuple[socket.socket, str, tuple[str, ...], bool]]:
+    """A listening socket, its address for a browser, the names under which it may be asked, and whether it is reached
+    from this machine alone."""
+    with contextlib.closing(listen(host, port)) as door:
+        own, number = door.getsockname()[:2]
         alone = ipaddress.ip_address(own.partition("%")[0]).is_loopback
         names = (*LOCAL, host, *(() if alone else (socket.gethostname(), socket.getfqdn())))
         shown = host if alone or host not in ("0.0.0.0", "::", "") else socket.gethostname()
-        yield Door(found, alone, names, f"http://{f'[{shown}]' if ':' in shown else shown}:{number}/")
+        yield door, f"http://{f'[{shown}]' if ':' in shown else shown}:{number}/", names, alone
 
 
 def check_packages(command: str) -> None:
