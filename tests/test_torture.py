@@ -216,7 +216,9 @@ def test_links_and_journals_of_strangers_cost_a_sort_nothing(tmp_path: Path) -> 
     assert not faults
 
 
-@pytest.mark.parametrize(("server", "manner"), slow_first(("label", "in the body"), ("serve", "unread")))
+@pytest.mark.parametrize(
+    ("server", "manner"), slow_first(("label", "leaving"), ("serve", "unread"), ("serve", "in the body"))
+)
 def test_slow_clients_do_not_keep_others_waiting(server: str, manner: str, tmp_path: Path) -> None:
     tried = {name: case for name, case in slow.cases(tmp_path / "slow", 3.0) if server in name and manner in name}
     assert len(tried) == 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -22,9 +24,11 @@ from osp.errors import UserError
 from osp.models.photo import BACKBONES
 from osp.photos.asking import OPEN
 from osp.photos.fit import fit
+from osp.photos.folder import FILES, SUMS
 from osp.photos.labeling import Labeling, checked_name, finish, labeling_in
 from osp.photos.labels import BOOK, NONE, current, read_labels
 from osp.photos.photographs import Listed, list_pile
+from osp.report import write_report
 from osp.serve.label import make_app
 from osp.verify import verify
 
@@ -356,6 +360,57 @@ def test_a_folder_that_holds_something_else_or_is_labeled_in_is_refused(tmp_path
         with pytest.raises(UserError, match="Another osp label works"), labeling_in(tmp_path / "run"):
             pass
     assert checked_name("  Grüne Libelle ") == "Grüne Libelle"
+
+
+def test_no_file_of_a_run_is_written_through_a_link(person: Person, tmp_path: Path) -> None:
+    mine, run = tmp_path / "mine", tmp_path / "run"
+    mine.write_text("diary")
+    for name in (*FILES, SUMS, "report.html"):
+        (run / name).symlink_to(mine)
+    for _ in range(6):
+        person.answer(person.view()["question"])
+    made = finish(person.state, run, None, tmp_path / "pile", None, lambda _: None, None)
+    assert made is not None
+    write_report(made)
+    assert mine.read_text() == "diary"
+    assert all(verdict.whole for verdict in verify(run))
+    book = person.state.book.path.read_bytes()
+    person.state.book.path.unlink()
+    person.state.book.path.symlink_to(mine)
+    assert person.answer(person.view()["question"]).status_code == 422
+    assert (mine.read_text(), b"path,checksum" in book) == ("diary", True)
+
+
+def test_those_who_wait_for_guesses_or_have_gone_keep_no_answer_out(person: Person) -> None:
+    async def scene() -> float:
+        gone = {"type": "http.disconnect"}
+
+        async def ask(path: str, query: str, receive: Any) -> int:
+            statuses: list[int] = []
+
+            async def send(message: Any) -> None:
+                statuses.append(message.get("status", 0))
+
+            scope = {"type": "http", "method": "GET", "path": path, "query_string": f"token={TOKEN}{query}".encode()}
+            await person.app({**scope, "headers": [(b"host", b"localhost")]}, receive, send)
+            return statuses[0]
+
+        async def left() -> Any:
+            return gone
+
+        async def waits() -> Any:
+            await asyncio.Event().wait()
+
+        many = [asyncio.create_task(ask("/state", "&version=999", waits)) for _ in range(20)]
+        started = time.monotonic()
+        assert await asyncio.gather(*[ask("/state", "&version=999", left) for _ in range(20)]) == [200] * 20
+        assert await ask("/state", "", waits) == 200
+        taken = time.monotonic() - started
+        for each in many:
+            each.cancel()
+        return taken
+
+    assert asyncio.run(scene()) < 4  # a single wait takes 5 seconds
 
 
 def test_the_threads_behind_the_page_look_think_and_work_out_figures(tmp_path: Path) -> None:

@@ -266,7 +266,7 @@ HEAD = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\
 
 @pytest.mark.parametrize(
     ("count", "sent"),
-    [(520, b""), (520, b"GET"), (30, HEAD + b"x"), (30, HEAD + bytes(890_000))],
+    [(520, b""), (520, b"GET"), (520, HEAD + b"x"), (30, HEAD + bytes(890_000))],
     ids=["silent", "half a head", "one byte", "stalled"],
 )
 def test_silent_and_slow_clients_do_not_keep_others_out(server: Server, count: int, sent: bytes) -> None:
