@@ -362,6 +362,20 @@ def test_a_folder_that_holds_something_else_or_is_labeled_in_is_refused(tmp_path
     assert checked_name("  Grüne Libelle ") == "Grüne Libelle"
 
 
+def test_classes_that_look_like_formulas_are_learned_and_read_again(person: Person, tmp_path: Path) -> None:
+    names = {"red": "+1", "blue": "=x", "green": "@home"}
+    for _ in range(6):
+        question = person.view()["question"]
+        colors = [Path(person.state.files[number]).name.split()[0] for number in question["photos"]]
+        photos = [number for number, color in zip(question["photos"], colors, strict=True) if color == colors[0]]
+        assert person.post("/answer", photos=photos, others=[], name=names[colors[0]]).status_code == 200
+    made = finish(person.state, tmp_path / "run", None, tmp_path / "pile", None, lambda _: None, None)
+    assert made is not None
+    assert set(made.result["classes"]) <= set(names.values())
+    assert all(verdict.whole for verdict in verify(tmp_path / "run"))
+    assert "+1" in write_report(made).read_text()
+
+
 def test_no_file_of_a_run_is_written_through_a_link(person: Person, tmp_path: Path) -> None:
     mine, run = tmp_path / "mine", tmp_path / "run"
     mine.write_text("diary")
