@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -205,18 +206,24 @@ def test_photos_that_cannot_be_read_stay_and_are_no_failure(root: Path) -> None:
 
 
 @pytest.mark.parametrize("undone", [False, True])
-def test_stopped_it_says_what_to_do_next(root: Path, undone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_it_says_what_to_do_next(
+    root: Path, undone: bool, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = root / "out"
     if undone:
         osp("sort", root / "run", root / "pile", "--to", out, "--move")
 
+    before = signal.getsignal(signal.SIGTERM)
+
     def stop(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
+        signal.raise_signal(number)
 
     monkeypatch.setattr("osp.photos.undoing.undo" if undone else "osp.photos.sorting.sort_pile", stop)
     words = ("--undo", out) if undone else (root / "run", root / "pile", "--to", out, "--move")
     stopped = osp("sort", *words)
-    assert stopped.exit_code == 130
+    assert stopped.exit_code == 128 + number
+    assert signal.getsignal(signal.SIGTERM) is before
     assert "Stopped." in stopped.stderr
     assert f"osp sort --undo {out}" in stopped.stderr
     assert ("The same command goes on" in stopped.stderr) != undone

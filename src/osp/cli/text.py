@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -36,12 +38,24 @@ def complain(text: object) -> None:
 
 @contextmanager
 def stopped(advice: str) -> Iterator[None]:
-    """Say what to do next when the user stops it."""
+    """Say what to do next when the user stops it (Ctrl-C), or the system (SIGTERM)."""
+    code = 128 + signal.SIGINT
+
+    def end(number: int, _: object) -> None:
+        nonlocal code
+        code = 128 + number
+        raise KeyboardInterrupt
+
+    here = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, end) if here else None
     try:
         yield
     except KeyboardInterrupt:
         complain(f"Stopped. {advice}")
-        raise typer.Exit(130) from None
+        raise typer.Exit(code) from None
+    finally:
+        if here:
+            signal.signal(signal.SIGTERM, before)
 
 
 def plain(text: object, style: str = "", lines: bool = False) -> Text:
