@@ -24,7 +24,7 @@ from osp.photos.folder import labels_of
 from osp.report.fitted import FittedView
 from osp.runs.fitted import read_fit, result_of
 from osp.runs.run import Run
-from osp.serve.served import FilePhotos
+from osp.serve.served import file_photos
 from osp.verify import verify
 
 
@@ -142,6 +142,6 @@ def test_labels_that_name_no_photo_are_not_opened(name: str, copy: Path, tmp_pat
     rows = json.loads((copy / "labels.json").read_text())
     rows[0][0] = str(tmp_path / name)
     (copy / "labels.json").write_text(json.dumps(rows))
-    photos = FilePhotos(copy, len(rows))
-    assert not photos.has(0)
-    assert photos.has(1)
+    photos = file_photos(copy, len(rows))
+    assert photos(0) is None
+    assert photos(1) is not None

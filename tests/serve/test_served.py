@@ -41,7 +41,7 @@ def test_a_trained_run_says_what_osp_predict_says_and_shows_its_labelled_images(
     assert Image.open(io.BytesIO(heatmap)).size == (224, 224)  # 8x8, made large enough to be seen
     assert len(said["neighbors"]) == 5
     assert all(each["photo"] for each in said["neighbors"])
-    shown = served.photos.show(said["neighbors"][0]["number"])
+    shown = served.show(said["neighbors"][0]["number"])
     assert shown is not None
     assert shown.shape == (8, 8, 3)
     group = run.group("labeled")

@@ -10,7 +10,6 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from typing import Any
@@ -29,69 +28,49 @@ from osp.serve.openapi import BODY_TYPES, DEFAULTS, MOST_NEIGHBORS, description,
 from osp.serve.served import Served, jpeg
 from osp.serve.server import LOCAL
 
+UPLOAD = 60.0
+"""Seconds for an upload to arrive."""
 MOST_PHOTOS = 64
 """Requests for labeled photos that are worked on or wait."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What one server takes."""
-
-    bytes: int = 20_000_000
-    pixels: int = 50_000_000
-    waiting: int = 8
-    """Requests that are worked on or wait."""
-    seconds: float = 60.0
-    """For an upload to arrive."""
-
-
 def make_app(
-    served: Served, limits: Limits | None = None, names: tuple[str, ...] = LOCAL, any_address: bool = False
+    served: Served,
+    names: tuple[str, ...] = LOCAL,
+    any_address: bool = False,
+    *,
+    most_bytes: int = 20_000_000,
+    most_pixels: int = 50_000_000,
+    waiting: int = 8,
 ) -> tuple[Guard, Callable[[], None]]:
-    """The application, and what to call when it has ended."""
-    server = _Server(served, limits or Limits())
+    """The application, and what to call when it has ended; `waiting` requests are worked on or wait."""
+    server = _Server(served, most_bytes, most_pixels, waiting)
+    limits = {"formats": list(kinds()), "most_bytes": most_bytes, "most_pixels": most_pixels}
     routes = [
-        Route("/", server.page),
-        Route("/model", server.model),
+        Route("/", page("page.html"), methods=["GET"]),
+        Route("/model", JSONResponse({**served.about(), **limits}), methods=["GET"]),
         Route("/predict", server.predict, methods=["POST"]),
         Route("/labeled/{number:int}", server.labeled),
-        Route("/openapi.json", server.openapi),
+        Route("/openapi.json", JSONResponse(description(served.names, most_bytes, most_pixels)), methods=["GET"]),
     ]
     return Guard(routes, names, any_address), server.close
 
 
 class _Server:
-    def __init__(self, served: Served, limits: Limits) -> None:
-        self._served, self._limits = served, limits
-        self._line, self._photos = Line(limits.waiting), Line(MOST_PHOTOS)
-        self._uploads = Uploads(limits.waiting * limits.bytes, limits.bytes, limits.seconds)
-        self._about = {
-            **served.about(),
-            "formats": list(kinds()),
-            "most_bytes": limits.bytes,
-            "most_pixels": limits.pixels,
-        }
-        self._openapi = description(served.names, limits.bytes, limits.pixels)
-        self._page, self._policy = page()
+    def __init__(self, served: Served, most_bytes: int, most_pixels: int, waiting: int) -> None:
+        self._served, self._most_pixels = served, most_pixels
+        self._line, self._photos = Line(waiting), Line(MOST_PHOTOS)
+        self._uploads = Uploads(waiting * most_bytes, most_bytes, UPLOAD)
 
     def close(self) -> None:
         self._line.close()
         self._photos.close()
 
-    async def page(self, request: Request) -> Response:
-        return HTMLResponse(self._page, headers={"Content-Security-Policy": self._policy})
-
-    async def model(self, request: Request) -> Response:
-        return JSONResponse(self._about)
-
-    async def openapi(self, request: Request) -> Response:
-        return JSONResponse(self._openapi)
-
     async def labeled(self, request: Request) -> Response:
         number = request.path_params["number"]
         found = None
         if number < len(self._served.known):
-            found = await self._photos.run(request, partial(self._served.photos.show, number))
+            found = await self._photos.run(request, partial(self._served.show, number))
         if found is None:
             raise HTTPException(404, f"There is no labeled photo {number} to show.")
         return Response(jpeg(found), media_type="image/jpeg")
@@ -105,7 +84,7 @@ class _Server:
                 f"{listed_types()}.",
             )
         asked = parameters(request.query_params.multi_items())
-        asked["most_pixels"] = self._limits.pixels
+        asked["most_pixels"] = self._most_pixels
         content = await self._uploads.read(request)
         try:
             said = await self._line.run(request, lambda decode: self._served(content, **asked, decode=decode))
@@ -114,8 +93,8 @@ class _Server:
         return JSONResponse(said)
 
 
-def page(name: str = "page.html") -> tuple[str, str]:
-    """The page, and a policy that lets a browser run its own script and style, and load nothing from anywhere else."""
+def page(name: str) -> HTMLResponse:
+    """A page with a policy that lets a browser run its own script and style, and load nothing from anywhere else."""
     text = files("osp.serve").joinpath(name).read_text("utf-8")
     hashes = {}
     for tag in ("script", "style"):
@@ -126,7 +105,7 @@ def page(name: str = "page.html") -> tuple[str, str]:
         f"default-src 'none'; script-src {hashes['script']}; style-src {hashes['style']}; connect-src 'self'; "
         "img-src 'self' blob: data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
     )
-    return text, policy
+    return HTMLResponse(text, headers={"Content-Security-Policy": policy})
 
 
 _FITS: dict[str, tuple[Callable[[Any], bool], str]] = {

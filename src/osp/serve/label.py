@@ -15,7 +15,7 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from osp.data.decode import Unreadable
@@ -40,22 +40,16 @@ MOST_PHOTOS, MOST_KEPT = 256, 2000
 
 
 class _Pages:
-    def __init__(self, labeling: Labeling, done: Callable[[], None], cookie: str, token: str) -> None:
-        self._labeling, self._done, self._cookie, self._token = labeling, done, cookie, token
+    def __init__(self, labeling: Labeling, done: Callable[[], None]) -> None:
+        self._labeling, self._done = labeling, done
         self._photos = Line(MOST_PHOTOS, threads=2)
         self._actors = ThreadPoolExecutor(4, thread_name_prefix="osp-acts")
         self._uploads = Uploads(10 * MOST_BYTES, MOST_BYTES, LONGEST_WAIT)
-        self._page, self._policy = page("label.html")
         self._small: dict[int, bytes] = {}
 
     def close(self) -> None:
         self._photos.close()
         self._actors.shutdown(wait=False, cancel_futures=True)
-
-    async def page(self, request: Request) -> Response:
-        made = HTMLResponse(self._page, headers={"Content-Security-Policy": self._policy})
-        made.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
-        return made
 
     async def state(self, request: Request) -> Response:
         """With `version`, once the guesses follow from so many answers, or after a few seconds."""
@@ -142,9 +136,10 @@ def make_app(
     cookie: str = "osp-label",
 ) -> tuple[Guard, Callable[[], None]]:
     """The application, and what to call when it has ended."""
-    pages = _Pages(labeling, done, cookie, token)
+    pages, shown = _Pages(labeling, done), page("label.html")
+    shown.set_cookie(cookie, token, httponly=True, samesite="strict")
     routes = [
-        Route("/", pages.page),
+        Route("/", shown, methods=["GET"]),
         Route("/state", pages.state),
         Route("/answer", pages.answer, methods=["POST"]),
         Route("/undo", pages.undo, methods=["POST"]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import math
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from osp.data.decode import MAX_PIXELS, Unreadable, decode
-from osp.engine.data import Data, open_again
+from osp.engine.data import open_again
 from osp.errors import UserError, printable, user_path
 from osp.files import read_plain
 from osp.models import PhotoModel, Predictor, load
@@ -33,58 +32,37 @@ Decode = Callable[..., np.ndarray]
 """`osp.data.decode.decode`, or the process of a `Decoder`."""
 
 
-class FilePhotos:
+Photos = Callable[[int], bytes | np.ndarray | None]
+"""By number: the file of a labeled photo, or its pixels; None where it is not to be had."""
+
+
+def file_photos(folder: Path, count: int) -> Photos:
     """The labeled photos of a fit, where they still are."""
+    try:
+        labels = labels_of(folder)
+    except UserError:  # a model that was saved from Python
+        labels = []
 
-    def __init__(self, folder: Path, count: int) -> None:
-        try:
-            found = labels_of(folder)
-        except UserError:  # a model that was saved from Python
-            found = []
-        self._labels = found if len(found) == count else []
-
-    def has(self, number: int) -> bool:
-        """Whether the photo of this number can be shown."""
-        return self._content(number) is not None
-
-    def show(self, number: int, decode: Decode = decode) -> np.ndarray | None:
-        """The photo as uint8 H×W×3; None where it is not to be had."""
-        content = self._content(number)
-        try:
-            return None if content is None else plain(decode(content, THUMBNAIL))
-        except Unreadable:
-            return None
-
-    def _content(self, number: int) -> bytes | None:
+    def read(number: int) -> bytes | None:
         """The very photo that was learned from: a file with another content is not shown under its name."""
-        if number >= len(self._labels):
+        if number >= count or len(labels) != count:
             return None
-        label = self._labels[number]
         try:
-            content = read_plain(Path(label.file), LARGEST_FILE, links=True)
+            content = read_plain(Path(labels[number].file), LARGEST_FILE, links=True)
         except (OSError, ValueError):
             return None
-        return content if hashlib.blake2b(content, digest_size=16).hexdigest() == label.content else None
+        return content if hashlib.blake2b(content, digest_size=16).hexdigest() == labels[number].content else None
+
+    return read
 
 
-class DataPhotos:
+def data_photos(folder: Path, rows: np.ndarray) -> Photos:
     """The labeled images of a trained run, where its data can be opened again."""
-
-    def __init__(self, folder: Path, rows: np.ndarray) -> None:
-        self._rows = rows
-        self._data: Data | None = None
-        with contextlib.suppress(UserError):
-            self._data = open_again(Run.read(folder))
-
-    def has(self, number: int) -> bool:
-        """Whether the image of this number can be shown."""
-        return self._data is not None and number < len(self._rows)
-
-    def show(self, number: int, decode: Decode = decode) -> np.ndarray | None:
-        """The image as uint8 H×W×3; None where it is not to be had."""
-        if self._data is None or number >= len(self._rows):
-            return None
-        return plain(self._data.train.take([int(self._rows[number])]).numpy()[0])
+    try:
+        data = open_again(Run.read(folder))
+    except UserError:
+        return lambda _: None
+    return lambda number: data.train.take([int(rows[number])]).numpy()[0] if number < len(rows) else None
 
 
 class Served:
@@ -94,11 +72,10 @@ class Served:
         self.model = model
         self.names = [printable(name) for name in model.class_names]
         self.known, self.known_labels = model.labeled()
-        self.photos: FilePhotos | DataPhotos
         if isinstance(model, PhotoModel):
-            self.photos = FilePhotos(folder, len(self.known))
+            self._photo = file_photos(folder, len(self.known))
         else:
-            self.photos = DataPhotos(folder, model.labeled_rows())
+            self._photo = data_photos(folder, model.labeled_rows())
 
     def __call__(
         self,
@@ -127,6 +104,14 @@ class Served:
             "neighbors": self._nearest(self.model.comparable(said.features)[0], neighbors),
             "heatmap": None if heatmap is None else data_url(heatmap, "image/jpeg"),
         }
+
+    def show(self, number: int, decode: Decode = decode) -> np.ndarray | None:
+        """A labeled photo as uint8 H×W×3; None where it is not to be had."""
+        found = self._photo(number)
+        try:
+            return None if found is None else plain(decode(found, THUMBNAIL) if isinstance(found, bytes) else found)
+        except Unreadable:
+            return None
 
     def heatmap(self, pixels: np.ndarray) -> bytes | None:
         """A JPEG: the part of the image that the model sees, with Grad-CAM over it; None where there are no maps."""
@@ -165,7 +150,7 @@ class Served:
                 "number": number,
                 "class": self.names[self.known_labels[number]],
                 "similarity": round(float(cosines[number]), 6),
-                "photo": f"/labeled/{number}" if self.photos.has(number) else None,
+                "photo": f"/labeled/{number}" if self._photo(number) is not None else None,
             }
             for number in map(int, np.argsort(-cosines, kind="stable")[:count])
         ]

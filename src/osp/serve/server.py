@@ -38,14 +38,14 @@ def serve(
 ) -> None:
     """Answer questions about images by the model of a run, until interrupted."""
     check_packages("serve")
-    from osp.serve.app import Limits, make_app
+    from osp.serve.app import make_app
     from osp.serve.served import open_served
 
     with opened(host, port) as (door, address, names, alone):  # first: a port in use is told before a model is loaded
         served = open_served(run)
         served.warm_up()
-        limits = Limits(most_bytes, most_pixels, waiting)
-        app, close = make_app(served, limits, (*names, *allow_hosts), any_address=not alone)
+        limits = {"most_bytes": most_bytes, "most_pixels": most_pixels, "waiting": waiting}
+        app, close = make_app(served, (*names, *allow_hosts), not alone, **limits)
         if not alone:
             warn(OPEN_TO_OTHERS)
         say(f"Serving on {address}   (Ctrl-C ends it)")
