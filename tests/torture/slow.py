@@ -24,7 +24,7 @@ from osp.engine.train import train
 from torture.load import serving
 from torture.works import recipe
 
-CROWD = 600
+CROWD = 900
 """More than a server has connections."""
 LONGEST = 10.0
 """Seconds in which whoever asks must be answered, told to come back or not."""

@@ -31,10 +31,14 @@ LOOK = 0.25
 """Seconds between two looks whether a client is still there."""
 
 
+CLOSE = {"Connection": "close"}
+"""With an answer to a request of which nobody waits for the rest."""
+
+
 def busy(seconds: int) -> HTTPException:
     """Too many wait; come back after so many seconds."""
     sentence = "Too many images are waiting; try again in a moment."
-    return HTTPException(503, sentence, {"Retry-After": str(max(1, seconds))})
+    return HTTPException(503, sentence, {"Retry-After": str(max(1, seconds)), **CLOSE})
 
 
 class Line:
@@ -129,7 +133,7 @@ class Uploads:
         except TimeoutError:
             if clock in self._arriving:
                 waited = f"longer than {self._seconds:.0f} seconds" if now() >= end else "a pause that was too long"
-                raise HTTPException(408, f"The upload took {waited}.") from None
+                raise HTTPException(408, f"The upload took {waited}.", CLOSE) from None
         except ClientDisconnect:
             raise HTTPException(400, "The upload was cut off.") from None
         finally:

@@ -20,8 +20,9 @@ OPEN_TO_OTHERS = (
     "Anybody who can reach this machine can use the model and look at the labeled photos: there is no password."
 )
 
-CONNECTIONS = 512
-"""Open at once. Beyond them uvicorn itself refuses, without a sentence; who waits for the model is limited earlier."""
+CONNECTIONS = 768
+"""Open at once: more than may be idle, upload or wait, for those that are just being ended. Beyond them uvicorn itself
+refuses, without a sentence."""
 
 
 def serve(
