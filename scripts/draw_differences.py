@@ -47,12 +47,7 @@ WORKS = (
         control=ALPHA_0,
         t2t="none (T2T)",
     ),
-    Work(
-        "MNIST\n10 labels",
-        "control",
-        choice_of("cpu", "5-7", datasets="mnist", settings=["batch=32", "steps=300"]),
-        control=ALPHA_0,
-    ),
+    Work("MNIST\n10 labels", "control", choice_of("cpu", "5-7", datasets="mnist"), control=ALPHA_0),
     Work("CIFAR-100\n100 labels", "control", choice_of("cpu", "0-2", datasets="cifar100"), control=ALPHA_0),
 )
 
