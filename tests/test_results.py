@@ -43,7 +43,7 @@ def test_a_table_is_written_from_its_command(script: ModuleType) -> None:
     written = script.written(PAGE)
     rows = {line.split(" | ")[0]: line for line in written.splitlines() if line.startswith("| ")}
     report = script.parse(script.COMMAND.findall(PAGE)[0].strip())[2]
-    accuracies = {row: report.at(row, "digits").values("accuracy") for row in report.rows}
+    accuracies = {row: report.cell(row, "digits").values("accuracy") for row in report.rows}
     osp, control = accuracies["both with AOM (OSP)"], accuracies["control with alpha 0"]
     mean = sum(osp.values()) / len(osp)
     gain = sum(osp[seed] - control[seed] for seed in range(8)) / 8
