@@ -1,14 +1,16 @@
 """How many answers does `osp label` need? A simulated person who answers truly, against labeling at random.
 
-python scripts/label_study.py SET.npz --known 4 [--start 0 5] [--draws 5] [--first 0] [--save curves.jsonl]
-python scripts/label_study.py SET.npz --known 4 --first 0 --draws 3 --run 20 50 100 200
+python scripts/label_study.py FOLDER --known 4 [--start 0 5] [--draws 5] [--first 0] [--save curves.jsonl]
+python scripts/label_study.py FOLDER --known 4 --first 0 --draws 3 --run 20 50 100 200
+python scripts/label_study.py tiny-imagenet-200/train --classes 30 --photos 50 --known 15
 python scripts/label_study.py --draw docs/images/label.png curves.jsonl
 python scripts/label_study.py --time 1000 20000
 
-SET.npz holds features `f` (n×D) and true classes `c` (n). In each draw some classes are known, the others unknown. An
-answer is one key, click or untick: wrong photos of a group are unticked one by one, a group less than half pure is
-refused. `rest`: known photos in their class and unknown ones rejected, in percent of those without a label; `all`:
-the same over the whole pile, labeled photos counted as right. Random: one photo per answer, the same guess.
+FOLDER has one folder per class, of which the first `--classes` are taken, and of each the first `--photos`; features
+are those of `osp fit`. In each draw some classes are known, the others unknown. An answer is one key, click or untick:
+wrong photos of a group are unticked one by one, a group less than half pure is refused. `rest`: known photos in their
+class and unknown ones rejected, in percent of those without a label; `all`: the same over the whole pile, labeled
+photos counted as right. Random: one photo per answer, the same guess.
 
 `--run` writes the run after so many answers and prints, beside the share of the rest that the page's guess has right:
 that of the run, of how many photos both say the same, which share of the known photos and of the unknown ones the run
@@ -26,7 +28,10 @@ from pathlib import Path
 
 import numpy as np
 
+from osp.data.folders import list_classes
+from osp.models.photo import open_backbone
 from osp.photos.asking import NONE, OPEN, Guess, Layout, guess, lay_out, next_question
+from osp.photos.features import compute
 from osp.photos.fit import better_of
 from osp.photos.instant import fit_instant
 
@@ -88,9 +93,16 @@ def written(features: np.ndarray, labels: np.ndarray, found: Guess, truth: np.nd
     return [*shares, 100 * inside[known].mean(), 100 * inside[~known].mean(), strangers, (inside & ~known).sum()]
 
 
-def runs(given: argparse.Namespace, path: Path) -> None:
-    with np.load(path) as stored:
-        features, classes = stored["f"], stored["c"]
+def features_of(given: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
+    """n×D features and true classes of the photos that can be read."""
+    folders = list(list_classes(given.set)[0].values())[: given.classes]
+    files = [(file.path, number) for number, each in enumerate(folders) for file in each.files[: given.photos]]
+    found = compute([path for path, _ in files], open_backbone("lite0"))
+    return found.rows(), np.array([number for _, number in files])[found.kept]
+
+
+def runs(given: argparse.Namespace) -> None:
+    features, classes = features_of(given)
     layout, rows = lay_out(features), dict[tuple[int, int], list[list[float]]]()
     for start in given.start:
         for seed in range(given.first, given.first + given.draws):
@@ -133,16 +145,15 @@ def value(curve: Curve, answers: int, column: int) -> float:
     return [each for each in curve if each[0] <= answers][-1][column]
 
 
-def study(given: argparse.Namespace, path: Path) -> None:
-    with np.load(path) as stored:
-        features, classes = stored["f"], stored["c"]
+def study(given: argparse.Namespace) -> None:
+    features, classes = features_of(given)
     layout = lay_out(features)
     for start in given.start:
         for seed in range(given.first, given.first + given.draws):
             truth, labels, draws = drawn(classes, given.known, start, seed)
             asked = person(layout, truth, labels.copy(), given.answers)
             random = at_random(layout, truth, labels.copy(), given.answers, draws)
-            line = {"set": path.stem, "start": start, "seed": seed, "label": asked, "random": random}
+            line = {"set": given.set.name, "start": start, "seed": seed, "label": asked, "random": random}
             with open(given.save, "a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
     print_table(given.save)
@@ -211,6 +222,8 @@ def times(sizes: list[int]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("set", type=Path, nargs="?")
+    parser.add_argument("--classes", type=int)
+    parser.add_argument("--photos", type=int)
     parser.add_argument("--known", type=int, default=4)
     parser.add_argument("--start", type=int, nargs="+", default=[0, 5])
     parser.add_argument("--draws", type=int, default=5)
@@ -226,9 +239,9 @@ def main() -> None:
     elif given.draw is not None:
         draw(given.draw, given.set)
     elif given.run:
-        runs(given, given.set)
+        runs(given)
     else:
-        study(given, given.set)
+        study(given)
 
 
 if __name__ == "__main__":
