@@ -16,7 +16,7 @@ from PIL import Image
 
 from osp.data import decode as decoder
 from osp.data.decode import decode_many
-from osp.data.decode_pool import Decoder, decode_all
+from osp.data.decode_pool import WORTH_A_PROCESS, Decoder, decode_all
 
 
 def test_worker_processes_give_the_same_as_one_process_in_the_same_order(tmp_path: Path) -> None:
@@ -34,6 +34,16 @@ def test_worker_processes_give_the_same_as_one_process_in_the_same_order(tmp_pat
     np.testing.assert_array_equal(np.concatenate([images for images, _ in chunks]), expected)
     assert [item for _, skipped in chunks for item in skipped] == missing
     assert [position for position, _ in missing] == [5, 102, 199, 296, 393, 490, 587]
+
+
+def test_a_small_part_of_many_files_is_decoded_in_processes_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "0.png")
+    monkeypatch.setattr(decoder, "decode_many", lambda *_: pytest.fail("decoded here"))
+    ((images, missing),) = decode_all([str(tmp_path / "0.png")], 8, of=WORTH_A_PROCESS, workers=1)
+    assert images.shape == (1, 3, 8, 8)
+    assert not missing
 
 
 def test_a_file_that_kills_its_worker_is_skipped_and_all_others_kept(

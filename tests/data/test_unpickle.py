@@ -161,6 +161,11 @@ BOMBS = {
     "a state for a function": b"\x80\x02" + ENCODE + b"N}U\x0c__defaults__K\x01\x85s\x86b.",
     "2^33 bytes to be changed later": b"\x80\x05\x96" + (2**33).to_bytes(8, "little") + b"N.",
     "a tuple doubled 40 times": b"\x80\x02K\x01\x85" + b"2\x86" * 40 + b".",
+    "pairs from an array of 2^39 rows and no bytes": b"\x80\x02ccollections\nOrderedDict\n"
+    + pickle.dumps(np.empty((2, 2, 0)), 2)[2:-1].replace(
+        b"(K\x01K\x02", b"(K\x01\x8a\x06" + (2**39).to_bytes(6, "little")
+    )
+    + b"\x85R.",
     "a set": b"\x80\x04\x8f.",
     "a call of a text": b"\x80\x02U\x01a)R.",
 }
@@ -178,6 +183,13 @@ def test_a_few_bytes_neither_fill_the_memory_nor_hang_nor_change_the_reader(tmp_
     finally:
         tracemalloc.stop()
     assert len(str(refused.value)) < 1000
+
+
+def test_a_file_larger_than_any_batch_is_refused_unread(tmp_path: Path) -> None:
+    with open(tmp_path / "batch", "wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(UserError, match=r"batch has 1,099,511,627,776 bytes, more than any batch"):
+        load_plain(tmp_path / "batch")
 
 
 def test_a_memo_of_two_hundred_million_places_costs_nothing(tmp_path: Path) -> None:

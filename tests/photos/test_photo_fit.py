@@ -448,9 +448,31 @@ def test_labels_of_the_page_decide_what_is_unknown_here_and_where_the_fit_goes_o
     assert "more like the 12 photos of none of your classes" in said[-1]
     again = run(folders, out="on", sorted=None, pile=None, earlier=done.path)
     assert again.result["cut"] == 0.5
+    third = run(folders, out="third", sorted=None, pile=None, earlier=again.path)
+    assert third.result["cut"] == 0.5
     (folders / "no").mkdir()
     for file in found.files:
         shutil.move(file, folders / "no")
     other = run(folders, out="other", none=folders / "no", say=said.append)
     assert "cut" not in other.result
     assert "set to let through 95 %" in said[-1]
+
+
+def test_photos_sorted_for_an_earlier_fit_stay_where_they_are(folders: Path) -> None:
+    """Also where their folder lies in the pile and a later fit was given another one."""
+    shutil.move(folders / "sorted", folders / "pile" / "sorted")
+    inside = sorted(map(str, (folders / "pile" / "sorted").rglob("*.png")))
+    first = run(folders, sorted=folders / "pile" / "sorted")
+    for color in ("red", "blue"):
+        save(folders / "more" / color / "0.png", color, 5000)
+    second = run(folders, out="second", sorted=folders / "more", earlier=first.path)
+    assert second.result["sorted_before"] == [str(folders / "pile" / "sorted")]
+    files = sorted(map(str, (folders / "pile").rglob("*.png")))
+    for run_of in (first, second):
+        said, _ = decisions(load(run_of.path), run_of.path, files, 0.95, None)
+        assert not {each.file for each in said} & set(inside)
+    unknown = json.loads((second.path / "result.json").read_text())
+    del unknown["sorted_before"]  # as an earlier version wrote it
+    (second.path / "result.json").write_text(json.dumps(unknown))
+    said, _ = decisions(load(second.path), second.path, files, 0.95, None)
+    assert not {each.file for each in said} & set(inside)

@@ -229,7 +229,7 @@ def print_fit(result: dict[str, Any], path: Path) -> None:
                     columns(*((printable(name), *astuple(each)) for name, each in classes.items()), headings=heads)
                 )
                 say(f"Stricter: osp sort {path} PILE --to FOLDER --accept 0.8")
-        if not result["threshold_photos"]:
+        if not result["threshold_photos"] and result.get("cut") is None:
             say("That is a guess: with one photo per class the threshold rests on the pile alone.")
         if groups := groups_of(result):
             say(in_words(groups))

@@ -31,13 +31,16 @@ CHUNK = 32
 """Files handed to a worker at once: few, for large photographs take a tenth of a second each and progress must show."""
 
 
-def decode_all(paths: Sequence[Place], size: int, workers: int | None = None) -> Iterator[Chunk]:
-    """Chunks of (images, [(position in paths, reason)]) in the order of `paths`, a few megabytes each."""
+def decode_all(paths: Sequence[Place], size: int, of: int = 0, workers: int | None = None) -> Iterator[Chunk]:
+    """Chunks of (images, [(position in paths, reason)]) in the order of `paths`, a few megabytes each.
+
+    `of`: how many files there are in all, where these are a part of them.
+    """
     step = max(1, min(CHUNK, (4 << 20) // (3 * size * size)))
     starts = range(0, len(paths), step)
     chunks = [paths[start : start + step] for start in starts]
     workers = min(workers or cores(), 16, len(chunks))
-    if len(paths) < WORTH_A_PROCESS or workers < 1 or not sys.executable:
+    if max(len(paths), of) < WORTH_A_PROCESS or workers < 1 or not sys.executable:
         yield from _placed((decoder.decode_many(chunk, size) for chunk in chunks), starts)
     else:
         yield from _placed(_in_processes(chunks, size, workers), starts)

@@ -80,7 +80,7 @@ def _decode(
     summaries = [PixelSummary() for _ in parts]
     for paths, summary in zip(parts, summaries, strict=True):
         done = start
-        for images, missing in decode_all(paths, size):
+        for images, missing in decode_all(paths, size, total):
             writer.append(images)
             summary.update(images)
             skipped += [(start + position, reason) for position, reason in missing]

@@ -19,6 +19,7 @@ import numpy as np
 
 from osp.errors import UserError
 
+LARGEST = 1 << 29  # bytes of a file: more than three times those of CIFAR-100
 MOST_DIMENSIONS = 8
 
 Refused = pickle.UnpicklingError
@@ -98,7 +99,8 @@ def _bytes(value: object = b"") -> bytes:
 
 def _ordered(pairs: Any = ()) -> dict[Any, Any]:
     """An ordered table; Python 2 gives its pairs to the call."""
-    pairs = [(key, value) for key, value in pairs]
+    if not isinstance(pairs, list | tuple) or not all(isinstance(p, list | tuple) and len(p) == 2 for p in pairs):
+        raise Refused("a table of something else than pairs")  # an array of no bytes may have 2⁴⁰ rows
     _check_keys([key for key, _ in pairs])
     return dict(pairs)
 
@@ -214,11 +216,15 @@ def load_plain(path: Path) -> Any:
     Raises UserError for anything else (before it can run) and for a file that is cut short or no pickle at all.
     """
     try:
+        if (size := path.stat().st_size) > LARGEST:
+            raise UserError(f"{path} has {size:,} bytes, more than any batch of images here. Fetch it again.")
         return _Unpickler(path.read_bytes()).load()
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}.") from None
     except MemoryError:
         raise UserError(f"{path} asks for more memory than there is: it is damaged. Fetch it again.") from None
+    except UserError:
+        raise
     except Exception as error:  # a damaged pickle can fail with almost any exception
         if isinstance(error, EOFError) or "truncated" in str(error) or "exhausted" in str(error):
             raise UserError(f"{path} ends too early (it has {path.stat().st_size:,} bytes). Fetch it again.") from None

@@ -56,7 +56,8 @@ def load(
     if not folder.exists():
         raise UserError(f"The run folder {folder} is not there.")
     run, around = RunFolder(folder), RunFolder(folder.parent)
-    if folder.is_file() and folder != around.model and any(p.exists() for p in (around.model, folder.parent / FACTS)):
+    runs_file = around.plan.exists() or (folder.parent / FACTS).exists()
+    if folder.is_file() and folder != around.model and runs_file:
         raise UserError(f"{folder} is a file of the run {folder.parent}; name the folder.")
     if any((folder / name).exists() for name in (FACTS, ARRAYS)):
         if network is not None or method is not None or score is not None:

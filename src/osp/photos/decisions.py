@@ -42,7 +42,8 @@ def decisions(
         unlabeled = _elsewhere(files, [label.file for label in labels], folders)
         return list(model.predict_files(unlabeled, accept, progress)), len(files) - len(unlabeled)
     asked = _elsewhere(files, (), folders)
-    here = {os.path.realpath(file) for file in asked}
+    knows_all_folders = (run / RESULT).exists() and result_of(run).get("sorted_before") is not None
+    here = {os.path.realpath(file) for file in asked} if knows_all_folders else set()
     told = {label.content: label.name for label in labels if os.path.realpath(label.file) in here}
     sorted_ones, outside = {label.content for label in labels} - told.keys(), {each.content for each in nones_of(run)}
     features = compute(asked, model.backbone, progress=progress)
@@ -83,12 +84,13 @@ def predict_cached(
 
 def _class_folders(model: Model, run: Path) -> list[str]:
     """The folders of sorted photos that a run was given, one per class: not all that lies in them has taught it."""
-    root, plan = None, RunFolder(run).plan
+    roots: list[str | None] = []
     if (run / RESULT).exists() and isinstance(model, PhotoModel):
-        root = result_of(run).get("sorted")
-    elif plan.exists() and (made := Plan.read(plan)).data == "folder":
-        root = made.data_dir
-    return [os.path.join(root, name) for name in model.class_names] if isinstance(root, str) else []
+        result = result_of(run)
+        roots = [result.get("sorted"), *(result.get("sorted_before") or ())]
+    elif (plan := RunFolder(run).plan).exists() and (made := Plan.read(plan)).data == "folder":
+        roots = [made.data_dir]
+    return [os.path.join(root, name) for root in roots if root is not None for name in model.class_names]
 
 
 def _elsewhere(files: Sequence[str], taken: Iterable[str], folders: Iterable[str]) -> list[str]:

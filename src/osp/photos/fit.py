@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -157,7 +157,8 @@ def fit(
     looked = time.monotonic()
     labeled, targets = photos.labeled.rows(photos.use), photos.labels[photos.use]
     pile = Rows(photos.pile, photos.pile_use)
-    person = labels is not None or bool(((before or {}).get("asked") or {}).get("labels"))
+    earlier_asked = (before or {}).get("asked") or {}
+    person = labels is not None or bool(earlier_asked.get("labels") or earlier_asked.get("person"))
     alone = fit_instant(labeled, targets, pile[:0], classes, seed, None, person)
     instant = fit_instant(labeled, targets, pile, classes, seed, photos.none.rows(), person) if len(pile) else alone
     if len(photos.none) and instant.asked is None:
@@ -173,7 +174,9 @@ def fit(
     if method != "instant":
         from osp.photos.learning import improve_on
 
-        learned, won = improve_on(instant, photos, network, method, seed, with_time_left(progress, say), progress)
+        learned, won = improve_on(
+            instant, photos, network, method, seed, person, with_time_left(progress, say), progress
+        )
         if learned is None:
             say(f"{method} was not tried: it needs a pile, and a class with two photos.")
         else:
@@ -191,6 +194,7 @@ def fit(
         "kind": "photos",
         "version": __version__,
         "sorted": None if sorted_dir is None else os.path.abspath(user_path(sorted_dir)),
+        "sorted_before": sorted_before(before, sorted_dir),
         "pile": None if pile_dir is None else os.path.abspath(user_path(pile_dir)),
         "backbone": network.name,
         "asked": {
@@ -201,6 +205,7 @@ def fit(
             "name": list(name),
             "labels": None if labels is None else os.path.abspath(user_path(labels)),
             "none": None if none is None else os.path.abspath(user_path(none)),
+            "person": person,
         },
         "answer": method if kept not in (ALONE, BOTH) else "instant",
         "kept": kept,
@@ -237,6 +242,17 @@ def _all_sorted(photos: Photographs) -> bool:
     """Whether every photo of the pile is one of the sorted ones."""
     twins = {row for group in photos.duplicates.in_both for row in group.pile}
     return not photos.unreadable_pile and len(twins) == len(photos.pile)
+
+
+def sorted_before(before: Mapping[str, Any] | None, sorted_dir: Path | str | None) -> list[str] | None:
+    """The folders of sorted photos that earlier fits of the chain were given; None where not all of them are known."""
+    if before is None:
+        return []
+    known = before.get("sorted_before")
+    if known is None and (before.get("asked") or {}).get("from") is not None:
+        return None
+    now = None if sorted_dir is None else os.path.abspath(user_path(sorted_dir))
+    return sorted({*(known or ()), *([before["sorted"]] if before.get("sorted") else ())} - {now})
 
 
 def better(alone: Instant, both: Instant) -> str:

@@ -56,6 +56,17 @@ _CHUNK = 512
 
 
 @torch.no_grad()
+def folds_for(
+    labeled: np.ndarray, labels: np.ndarray, counts: np.ndarray, seed: int, asked_person: bool = False
+) -> np.ndarray:
+    """The fold of each label, -1 where its class has no other: the same for all answers that are compared, and not by
+    the order in which a person answered."""
+    order = np.lexsort(labeled[:, :8].T) if asked_person else np.arange(len(labels))
+    folds = np.empty(len(labels), np.int64)
+    folds[order] = folds_of(labels[order], counts, np.random.default_rng(seed))
+    return folds
+
+
 def fit_instant(
     labeled: np.ndarray,
     labels: np.ndarray,
@@ -80,9 +91,7 @@ def fit_instant(
     sample = tensor(pile[chosen]) if len(pile) else tensor(labeled[:0])
     references = centered(sample, tensor(middle))
     neighbors = min(NEIGHBORS, len(references) // 10) if len(references) >= LEAST_PILE else 0
-    order = np.lexsort(labeled[:, :8].T) if asked_person else np.arange(len(labels))  # not that of the answers
-    folds = np.empty(len(labels), np.int64)  # the same with a pile and without: they are compared
-    folds[order] = folds_of(labels[order], counts, np.random.default_rng(seed))
+    folds = folds_for(labeled, labels, counts, seed, asked_person)
     held = np.flatnonzero(folds >= 0)
     balance = 1 / (classes * counts[labels])
 

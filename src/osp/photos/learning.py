@@ -28,7 +28,7 @@ from osp.engine.records import Records
 from osp.engine.signals import Interrupted
 from osp.engine.train import build_method
 from osp.errors import UserError
-from osp.evaluate.estimates import estimate_of, folds_of
+from osp.evaluate.estimates import estimate_of
 from osp.evaluate.metrics import softmax
 from osp.evaluate.thresholds import fit_temperature
 from osp.methods import get
@@ -38,7 +38,7 @@ from osp.models.instant import Instant
 from osp.nets.adapter import Adapter
 from osp.nets.pretrained import Backbone
 from osp.photos.features import VIEWS, compute
-from osp.photos.instant import fit_head
+from osp.photos.instant import fit_head, folds_for
 from osp.photos.photographs import Photographs
 from osp.randomness import key_to_seed
 from osp.recipe.deciding import decide_options, versions
@@ -88,6 +88,7 @@ def improve_on(
     network: Backbone,
     method: str,
     seed: int,
+    person: bool,
     looking: Progress,
     training: Progress | None,
 ) -> tuple[Instant | None, Instant]:
@@ -100,7 +101,7 @@ def improve_on(
     if len(features) < len(files):
         raise UserError(f"{features.unreadable[0][0]} has changed since it was read first. Start the fit again.")
     stored = {view: features.rows(view=view) for view in views}
-    return improve(instant, stored, photos.labels[photos.use], method, seed, training)
+    return improve(instant, stored, photos.labels[photos.use], method, seed, training, person)
 
 
 def improve(
@@ -110,6 +111,7 @@ def improve(
     method: str = "osp",
     seed: int = 0,
     progress: Progress | None = None,
+    asked_person: bool = False,
 ) -> tuple[Instant | None, Instant]:
     """What `method` makes of the instant answer with figures of its own, and the better of the two.
 
@@ -117,7 +119,7 @@ def improve(
     no image can be held out or the pile is empty.
     """
     counts = np.bincount(labels, minlength=len(instant.class_names))
-    folds = folds_of(labels, counts, np.random.default_rng(seed))
+    folds = folds_for(stored["plain"][: len(labels)], labels, counts, seed, asked_person)
     if folds.max() < 0 or len(stored["plain"]) == len(labels):
         return None, instant
     balance = 1 / (len(counts) * counts[labels])

@@ -149,7 +149,7 @@ class FittedView(View):
         known = self.threshold is not None
         unknown = f"{pile['out']:,} look unknown" if known else "there was nothing to tell unknown photos by"
         guess = ""
-        if known and not len(self.tables.known_scores):
+        if known and not len(self.tables.known_scores) and self.result.get("cut") is None:
             guess = " Take that as a guess: with one photo per class the threshold rests on the pile alone."
         found = f"{pile['in']:,} of {pile['counted']:,} photos look like one of the classes"
         classes = strangers_of(self.result)

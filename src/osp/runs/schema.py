@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, Field, RootModel, ValidationError, create_model, model_validator
+from pydantic import BaseModel, Field, RootModel, StrictBool, ValidationError, create_model, model_validator
 
 from osp import files
 from osp.errors import UserError, short
@@ -144,6 +144,7 @@ class Asked(BaseModel):
     name: list[Word] | None = None
     labels: Word | None = None
     none: Word | None = None
+    person: StrictBool | None = None
 
 
 class FitResult(Fields):
@@ -152,6 +153,7 @@ class FitResult(Fields):
     kind: Literal["photos"]
     version: Word | None = None
     sorted: Word | None = None
+    sorted_before: list[Word] | None = None  # of earlier fits; None where they are not known
     pile: Word | None = None
     backbone: Word
     asked: Asked | None = None

@@ -148,7 +148,8 @@ class Uploads:
         while sum(self._arriving.values()) > self._most or len(self._arriving) > MOST_UPLOADS:
             oldest = next(clock for clock in self._arriving if clock is not newest)
             del self._arriving[oldest]
-            oldest.reschedule(0.0)  # ends it at once
+            if not oldest.expired():  # nor about to end by its own clock
+                oldest.reschedule(0.0)  # ends it at once
 
 
 class Timed(H11Protocol):

@@ -11,7 +11,7 @@ from statistics import NormalDist
 import numpy as np
 
 from osp.data.images import ImageSet, levels, moments
-from osp.data.source import Request, Source, always
+from osp.data.source import Description, Request, Source, always
 
 TRAIN, TEST, SIZE = 10_000, 2_000, 32
 
@@ -47,4 +47,12 @@ def _bits16(count: int, *key: int | str) -> np.ndarray:
     return raw.astype("<u8").view("<u2")[:count]
 
 
-SOURCE = Source(load=load, look=always("made from the seed", TRAIN, TEST, (3, SIZE, SIZE), "nothing to do"))
+def describe(request: Request) -> Description:
+    """Known beforehand."""
+    side = request.size or SIZE
+    return Description(request.name, (), (), (), (3, side, side), train_unknown=TRAIN, test_unknown=TEST)
+
+
+SOURCE = Source(
+    load=load, describe=describe, look=always("made from the seed", TRAIN, TEST, (3, SIZE, SIZE), "nothing to do")
+)
