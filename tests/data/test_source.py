@@ -175,3 +175,9 @@ def test_sets_without_files_are_described_as_they_are_loaded(name: str) -> None:
     assert sum(described.test) + described.test_unknown == len(test)
     if train.labels is not None:
         assert described.smallest_class == np.bincount(train.labels).min()
+
+
+@pytest.mark.parametrize("name", ["gaussian", "uniform"])
+def test_noise_is_described_without_being_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("osp.data.sources.gaussian._bits16", lambda *_: pytest.fail("made"))
+    assert osp.data.describe_set(name, size=1024).shape == (3, 1024, 1024)

@@ -17,7 +17,7 @@ from osp.evaluate.metrics import detection, expected_calibration_error, softmax,
 from osp.models.instant import Instant, centered, distance, lengths, nearest, tensor
 from osp.models.photo import PLAIN, PhotoModel, read_model
 from osp.parts.pool_score import ask_pool
-from osp.photos.instant import BALANCED, LEAST_PILE, fit_head, fit_instant
+from osp.photos.instant import BALANCED, LEAST_PILE, fit_head, fit_instant, folds_for
 
 NAMES = ("a", "b", "c", "d")
 
@@ -310,3 +310,14 @@ def test_very_few_words_on_what_is_unknown_leave_the_usual_threshold() -> None:
     (rows, targets), (pile, _), (none, _) = world.draw([20] * 4), world.draw([30] * 6), world.draw([0] * 4 + [1] * 2)
     assert len(rows) > BALANCED * len(none)
     assert fit_instant(rows, targets, pile, NAMES, none=none, asked_person=True).cut is None
+
+
+def test_folds_do_not_depend_on_the_order_of_a_persons_answers() -> None:
+    generator = np.random.default_rng(0)
+    features, labels = generator.normal(size=(24, 10)), np.repeat(np.arange(3), 8)
+    order = generator.permutation(24)
+    counts = np.bincount(labels)
+    folds = folds_for(features, labels, counts, 0, asked_person=True)
+    np.testing.assert_array_equal(folds_for(features[order], labels[order], counts, 0, asked_person=True), folds[order])
+    usual = folds_of(labels, counts, np.random.default_rng(0))
+    np.testing.assert_array_equal(folds_for(features, labels, counts, 0), usual)

@@ -476,3 +476,12 @@ def test_photos_sorted_for_an_earlier_fit_stay_where_they_are(folders: Path) -> 
     (second.path / "result.json").write_text(json.dumps(unknown))
     said, _ = decisions(load(second.path), second.path, files, 0.95, None)
     assert not {each.file for each in said} & set(inside)
+
+
+def test_a_model_file_beside_another_is_loaded(tmp_path: Path) -> None:
+    """Only a file of a run is refused by the name of its folder."""
+    (tmp_path / "model.safetensors").touch()
+    (tmp_path / "other.safetensors").write_bytes(b"no model")
+    with pytest.raises(UserError) as refused:
+        load(tmp_path / "other.safetensors")
+    assert "name the folder" not in str(refused.value)

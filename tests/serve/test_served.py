@@ -21,7 +21,7 @@ from helpers.finished import finished
 from osp.data import decode as decoder
 from osp.data.decode import Unreadable
 from osp.data.decode_pool import Decoder
-from osp.serve.line import Line
+from osp.serve.line import Line, Uploads
 from osp.serve.served import open_served
 
 
@@ -188,3 +188,20 @@ def test_a_closed_line_drops_those_who_wait_and_finishes_the_one_at_work() -> No
 
     asyncio.run(scene())
     assert len(finished_work) == 1
+
+
+def test_an_upload_that_ends_by_its_own_clock_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest one gives way in the very tick in which its time is over."""
+
+    async def crowded() -> None:
+        async with asyncio.timeout(None) as oldest:
+            uploads._arriving = {oldest: 0, newest: 0}
+            oldest._on_timeout()  # type: ignore[attr-defined]  # its clock rings
+            uploads._make_room(newest)
+            await asyncio.sleep(1)
+
+    monkeypatch.setattr("osp.serve.line.MOST_UPLOADS", 1)
+    uploads, newest = Uploads(10, 10, 60), asyncio.Timeout(None)
+    with pytest.raises(TimeoutError):
+        asyncio.run(crowded())
+    assert list(uploads._arriving) == [newest]
