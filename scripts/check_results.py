@@ -12,8 +12,9 @@ A table of the page stands between two comments, below the command that prints i
 
 Its rows are those of the command. A measure stands as mean ± standard deviation over seeds, `paper` is the number in
 the paper, `gain MEASURE` the mean difference to the row of `--against`, paired by seed, ± its standard error, with p of
-the one-sided sign-flip test. A command with several columns has them side by side, for one measure. In sentences, every
-number with a decimal point must stand in one of the tables or commands of the page.
+the one-sided sign-flip test. A command with several columns has them side by side, for one measure or gain; below one
+command may stand several tables. In sentences, every number with a decimal point must stand in one of the tables or
+commands of the page.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def table(command: str, columns: list[str]) -> str:
     for row in found.rows:
         if wide:
             cells = [found.cell(row, column) for column in found.columns]
-            texts = [beside(cell, columns) for cell in cells]
+            texts = [beside(found, cell, base, columns) for cell in cells]
         else:
             cells = [found.cell(row, found.columns[0])]
             texts = [text_of(found, cells[0], base, each) for each in columns]
@@ -99,9 +100,9 @@ def heading(column: str, base: str | None) -> str:
     return f"{known}, gain over {base}" if column.startswith("gain ") else known
 
 
-def beside(cell: Cell, columns: list[str]) -> str:
-    """One measure of a cell and, where asked for, the paper's number."""
-    text = number_of(cell, columns[0])
+def beside(found: Table, cell: Cell, base: str | None, columns: list[str]) -> str:
+    """One measure or gain of a cell and, where asked for, the paper's number."""
+    text = text_of(found, cell, base, columns[0])
     return f"{text} (paper {cell.paper})" if "paper" in columns and cell.paper is not None else text
 
 

@@ -52,6 +52,32 @@ def test_a_table_is_written_from_its_command(script: ModuleType) -> None:
     assert rows["| control with alpha 0"].endswith("|  |")
 
 
+WIDE = """
+    osp bench control --methods osp --datasets mnist,cifar100 --seeds 0-7 \\
+        --store results --no-run --against "control with alpha 0"
+
+<!-- table: accuracy, paper -->
+<!-- end -->
+
+<!-- table: gain accuracy -->
+<!-- end -->
+"""
+
+
+def test_columns_of_a_command_stand_side_by_side_with_the_papers_numbers_and_as_gains(script: ModuleType) -> None:
+    report = script.parse(script.COMMAND.findall(WIDE)[0].strip())[2]
+    accuracies, gains = (line for line in script.written(WIDE).splitlines() if line.startswith("| osp"))
+    for number, (data, published) in enumerate({"mnist": "99.4", "cifar100": "70.9"}.items()):
+        own, other = (report.cell(row, data).values("accuracy") for row in ("osp", "control with alpha 0"))
+        pairs = [own[seed] - other[seed] for seed in own]
+        accuracy, gain = (line.split(" | ")[1 + number].rstrip(" |") for line in (accuracies, gains))
+        assert float(accuracy.split(" ± ")[0]) == pytest.approx(sum(own.values()) / len(own), abs=0.051)
+        assert accuracy.endswith(f"(paper {published})")
+        assert float(gain.split(" ± ")[0]) == pytest.approx(sum(pairs) / len(pairs), abs=0.051)
+        assert len(pairs) >= 3
+        assert ", p " in gain
+
+
 def test_a_changed_figure_is_found(script: ModuleType) -> None:
     page = script.written(PAGE)
     right = next(figure for figure in sorted(script.sources(page)) if figure.startswith("9"))

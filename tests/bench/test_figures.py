@@ -29,7 +29,7 @@ def some_runs() -> list[Run]:
 
 
 def test_every_figure_of_the_paper_is_there() -> None:
-    names = ("method", "tsne", "ratio", "labels", "cam", "alpha", "variance", "angle", "time")
+    names = ("method", "tsne", "ratio", "labels", "cam", "alpha", "variance", "angle", "time", "curve")
     assert set(available()) == {f"figure-{name}" for name in names}
 
 
@@ -117,6 +117,16 @@ def test_lines_are_means_over_seeds_by_method_in_the_papers_order() -> None:
         ("mtc", (0.3,), (70.0,)),
         ("osp", (0.3, 0.6), (91.0, 80.0)),
     ]
+
+
+def test_over_training_the_control_is_a_line_of_its_own_and_by_alpha_it_is_a_point() -> None:
+    run, control = finished(), finished(alpha=0.0)
+    lines = {line.name: line for line in lines_of([run, control], FIGURES["curve"][0])}
+    seen = [(e["step"], e["val_accuracy"]) for e in run.metrics if e["kind"] == "eval"]
+    assert sorted(lines) == ["osp", "osp, alpha 0"]
+    assert list(zip(lines["osp"].x, lines["osp"].y, strict=True)) == seen
+    assert seen
+    assert [line.x for line in lines_of([run, control], FIGURES["alpha"][0])] == [(0.0, 0.8)]
 
 
 def written(name: str, runs: list[Run]) -> str:

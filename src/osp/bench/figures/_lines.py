@@ -26,13 +26,20 @@ class Panel:
     y: str
     cost: str = ""
     """A number of the result that takes the place of x, on a logarithmic axis: its mean over the seeds at each x."""
+    control: bool = False
+    """OSP that prunes nothing is a line of its own."""
 
 
-def by_method(runs: Sequence[Run]) -> dict[str, list[Run]]:
+def by_method(runs: Sequence[Run], name_of: Callable[[Run], str] = lambda run: run.method) -> dict[str, list[Run]]:
     """Runs of each method, in a fixed order."""
     place = {name: number for number, name in enumerate(ORDER)}
-    names = sorted({run.method for run in runs}, key=lambda name: (place.get(name, len(ORDER)), name))
-    return {name: [run for run in runs if run.method == name] for name in names}
+    names = sorted({name_of(run) for run in runs}, key=lambda name: (place.get(name, len(ORDER)), name))
+    return {name: [run for run in runs if name_of(run) == name] for name in names}
+
+
+def or_control(run: Run) -> str:
+    """The method, and whether it is OSP's control."""
+    return f"{run.method}, alpha 0" if alpha(run) == 0 else run.method
 
 
 def by_data(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -65,7 +72,7 @@ def line_figure(runs: list[Run], panels: Sequence[Panel]) -> dict[str, Figure]:
 def lines_of(runs: list[Run], panel: Panel) -> list[Line]:
     """A line per method that has any points."""
     lines = []
-    for method, members in by_method(runs).items():
+    for method, members in (by_method(runs, or_control) if panel.control else by_method(runs)).items():
         points = [(run, x, y) for run in members for x, y in panel.points(run)]
         line = over_seeds(method, ((x, y) for _, x, y in points))
         if panel.cost:
@@ -96,6 +103,10 @@ def alpha(run: Run) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
+def during_training(key: str, y: str) -> Panel:
+    return Panel(lambda run: evaluations(run, key), "step", y, control=True)
+
+
 def what_it_buys(cost: str, x: str) -> Panel:
     """Runs of several lengths, each tested once at its end: a point per number of steps."""
     return Panel(lambda run: number(run, "accuracy", run.plan.steps if run.number(cost) else None), x, ACCURACY, cost)
@@ -108,7 +119,11 @@ FIGURES: dict[str, tuple[Panel, ...]] = {
         Panel(lambda run: number(run, "accuracy", alpha(run)), "α", ACCURACY),
         Panel(lambda run: number(run, "auroc", alpha(run)), "α", "AUROC (%)"),
     ),
-    "angle": (Panel(lambda run: evaluations(run, "angle"), "step", "angle between ID and OOD (degrees)"),),
+    "angle": (during_training("angle", "angle between ID and OOD (degrees)"),),
+    "curve": (
+        during_training("val_accuracy", "validation accuracy (%)"),
+        during_training("pool_auroc", "AUROC in the pool (%)"),
+    ),
     "labels": (
         Panel(lambda run: number(run, "accuracy", run.plan.labels_per_class), "labeled images per class", ACCURACY),
     ),
@@ -117,6 +132,6 @@ FIGURES: dict[str, tuple[Panel, ...]] = {
         what_it_buys("seconds", "seconds of training and test"),
         what_it_buys("images_seen", "images seen"),
     ),
-    "variance": (Panel(lambda run: evaluations(run, "interclass_variance"), "step", "inter-class variance"),),
+    "variance": (during_training("interclass_variance", "inter-class variance"),),
 }
 """The panels of each figure, by its name without `figure-`."""
