@@ -1,9 +1,9 @@
-"""Figures of docs/reproduction.md and docs/comparison.md come from `results/`: check that they do, or write them again.
+"""Figures of docs/reproduction.md, docs/measured.md and docs/comparison.md come from `results/`: check, or write again.
 
 python scripts/check_results.py            (`make check-results`; exit code 1 if a figure has changed)
-python scripts/check_results.py --write    (write the tables of the page again, after new runs)
+python scripts/check_results.py --write    (write the tables of the pages again, after new runs)
 
-A table of the page stands between two comments, below the command that prints its numbers in full:
+A table of a page stands between two comments, below the command that prints its numbers in full:
 
     osp bench control --datasets cifar100 --seeds 0-2 --store results --no-run --against supervised
 
@@ -13,8 +13,8 @@ A table of the page stands between two comments, below the command that prints i
 Its rows are those of the command. A measure stands as mean ± standard deviation over seeds, `paper` is the number in
 the paper, `gain MEASURE` the mean difference to the row of `--against`, paired by seed, ± its standard error, with p of
 the one-sided sign-flip test. A command with several columns has them side by side, for one measure or gain; below one
-command may stand several tables. In sentences, every number with a decimal point must stand in one of the tables or
-commands of the page.
+command may stand several tables. In sentences of the first two pages, every number with a decimal point must stand in
+one of their tables or commands.
 """
 
 from __future__ import annotations
@@ -36,9 +36,11 @@ from osp.bench.store import Store
 from osp.cli.bench.options import choice_of, tables_of
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "reproduction.md"
-TABLES = ROOT / "docs" / "comparison.md"
-"""Only its tables are compared: its sentences also speak of runs that are not stored."""
+DOCS = ROOT / "docs"
+WHOLE = ("reproduction.md", "measured.md")
+"""Pages whose sentences are compared, too."""
+TABLES = ("comparison.md",)
+"""Only their tables are: their sentences also speak of runs that are not stored."""
 BLOCK = re.compile(r"(?P<head>^<!-- table: (?P<columns>[^>]*) -->\n)(?P<table>.*?)(?P<end>^<!-- end -->$)", re.M | re.S)
 COMMAND = re.compile(r"^ {4}osp bench (?:[^\n]*\\\n)*[^\n]*", re.M)
 FIGURE = re.compile(r"\d+\.\d+")
@@ -114,7 +116,7 @@ def text_of(found: Table, cell: Cell, base: str | None, column: str) -> str:
     if not column.startswith("gain "):
         return number_of(cell, column)
     if base is None:
-        raise SystemExit(f"{PAGE.name}: the command above `{column}` has no --against.")
+        raise SystemExit(f"The command above `{column}` has no --against.")
     pairs = differences(replace(found, measure=column.removeprefix("gain ")), base)
     return next((words(each) for each in pairs if (each.row, each.column) == (cell.row, cell.column)), "")
 
@@ -153,7 +155,7 @@ def written(text: str) -> str:
     def again(block: re.Match[str]) -> str:
         above = COMMAND.findall(text[: block.start()])
         if not above:
-            raise SystemExit(f"{PAGE.name}: no command stands above the table {block['columns']!r}.")
+            raise SystemExit(f"No command stands above the table {block['columns']!r}.")
         columns = [each.strip() for each in block["columns"].split(",")]
         return f"{block['head']}\n{table(above[-1].strip(), columns)}\n{block['end']}"
 
@@ -186,26 +188,32 @@ def changed(page: str) -> Iterator[str]:
         yield "a table has other rows than results/"
 
 
-def wrong(page: str) -> Iterator[str]:
-    """Tables that have changed, and figures of sentences that stand in none."""
-    yield from changed(page)
-    known = sources(page)
+def strange(page: str, known: set[str]) -> Iterator[str]:
+    """Figures of sentences that stand in no table."""
     for line in sentences(page).splitlines():
         for figure in sorted(figures(line) - known):
             yield f"{figure} stands in no table: {line.strip()}"
 
 
+def wrong(folder: Path) -> Iterator[str]:
+    """What the pages say and `results/` do not."""
+    pages = {name: (folder / name).read_text("utf-8") for name in (*WHOLE, *TABLES)}
+    known = set[str]().union(*(sources(pages[name]) for name in WHOLE))
+    for name, page in pages.items():
+        yield from (f"{name}: {each}" for each in changed(page))
+        yield from (f"{name}: {each}" for each in (strange(page, known) if name in WHOLE else ()))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write the tables of the page again")
+    parser.add_argument("--write", action="store_true", help="write the tables of the pages again")
+    paths = [DOCS / name for name in (*WHOLE, *TABLES)]
     if parser.parse_args().write:
-        for path in (PAGE, TABLES):
+        for path in paths:
             path.write_text(written(path.read_text("utf-8")), "utf-8")
-    page, tables = (path.read_text("utf-8") for path in (PAGE, TABLES))
-    found = [f"{PAGE.name}: {each}" for each in wrong(page)]
-    found += [f"{TABLES.name}: {each}" for each in changed(tables)]
+    found, text = list(wrong(DOCS)), "".join(path.read_text("utf-8") for path in paths)
     print(*found, sep="\n", file=sys.stderr)
-    print(f"{len(BLOCK.findall(page + tables))} tables, {len(sources(page + tables))} figures: {len(found)} wrong")
+    print(f"{len(BLOCK.findall(text))} tables, {len(sources(text))} figures: {len(found)} wrong")
     return bool(found)
 
 
