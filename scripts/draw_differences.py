@@ -48,7 +48,9 @@ WORKS = (
         t2t="none (T2T)",
     ),
     Work("MNIST\n10 labels", "control", choice_of("cpu", "5-7", datasets="mnist"), control=ALPHA_0),
-    Work("CIFAR-100\n100 labels", "control", choice_of("cpu", "0-2", datasets="cifar100"), control=ALPHA_0),
+    Work("CIFAR-10\n400 labels", "control", choice_of("cpu", "0-2", datasets="cifar10"), control=ALPHA_0),
+    Work("CIFAR-100\n100 labels", "control", choice_of("cpu", "0-4", datasets="cifar100"), control=ALPHA_0),
+    Work("Tiny ImageNet\n100 labels", "control", choice_of("cpu", "0", datasets="tinyimagenet"), control=ALPHA_0),
 )
 
 
@@ -73,7 +75,7 @@ def looked_up(store: Store) -> list[Done]:
 
 
 def draw(tasks: Sequence[Done]) -> Figure:
-    figure = Figure(figsize=(10, 4.2), layout="constrained", dpi=130)
+    figure = Figure(figsize=(10, 1.2 + 0.9 * len(tasks)), layout="constrained", dpi=130)
     for axes, (measure, title) in zip(figure.subplots(1, len(PANELS), sharey=True), PANELS.items(), strict=True):
         labels = []
         for place, task in enumerate(tasks):
