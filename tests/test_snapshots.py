@@ -96,7 +96,7 @@ def test_no_help_is_kept_of_a_command_that_is_gone() -> None:
 
 def stored_tables() -> list[str]:
     """Every command of the lab notes that shows stored runs."""
-    text = "".join((ROOT / "docs" / name).read_text("utf-8") for name in ("lab-notes.md", "version-0.1.md"))
+    text = "".join((ROOT / "docs" / name).read_text("utf-8") for name in ("lab-notes.md", "first-version.md"))
     found = (" ".join(each.split()) for each in re.findall(r"`(osp bench [^`]*)`", text))
     return list(dict.fromkeys(each for each in found if "--no-run" in each))
 
