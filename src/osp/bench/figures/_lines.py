@@ -17,6 +17,15 @@ ORDER = ("supervised", "fixmatch", "mtc", "safe-student", "t2t", "osp")
 """Lines of the paper's Figure 4 first, so that a method looks the same in all figures; others follow by name."""
 
 
+def method(run: Run) -> str:
+    return run.method
+
+
+def or_control(run: Run) -> str:
+    """The method, and whether it is OSP that prunes nothing."""
+    return f"{run.method}, alpha 0" if alpha(run) == 0 else run.method
+
+
 @dataclass(frozen=True)
 class Panel:
     """One plot of a figure: which points a run gives, and what the axes are."""
@@ -26,20 +35,15 @@ class Panel:
     y: str
     cost: str = ""
     """A number of the result that takes the place of x, on a logarithmic axis: its mean over the seeds at each x."""
-    control: bool = False
-    """OSP that prunes nothing is a line of its own."""
+    line: Callable[[Run], str] = method
+    """Which line a run belongs to."""
 
 
-def by_method(runs: Sequence[Run], name_of: Callable[[Run], str] = lambda run: run.method) -> dict[str, list[Run]]:
+def by_method(runs: Sequence[Run], name_of: Callable[[Run], str] = method) -> dict[str, list[Run]]:
     """Runs of each method, in a fixed order."""
     place = {name: number for number, name in enumerate(ORDER)}
     names = sorted({name_of(run) for run in runs}, key=lambda name: (place.get(name, len(ORDER)), name))
     return {name: [run for run in runs if name_of(run) == name] for name in names}
-
-
-def or_control(run: Run) -> str:
-    """The method, and whether it is OSP's control."""
-    return f"{run.method}, alpha 0" if alpha(run) == 0 else run.method
 
 
 def by_data(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -70,13 +74,13 @@ def line_figure(runs: list[Run], panels: Sequence[Panel]) -> dict[str, Figure]:
 
 
 def lines_of(runs: list[Run], panel: Panel) -> list[Line]:
-    """A line per method that has any points."""
+    """The lines that have any points."""
     lines = []
-    for method, members in (by_method(runs, or_control) if panel.control else by_method(runs)).items():
+    for name, members in by_method(runs, panel.line).items():
         points = [(run, x, y) for run in members for x, y in panel.points(run)]
-        line = over_seeds(method, ((x, y) for _, x, y in points))
+        line = over_seeds(name, ((x, y) for _, x, y in points))
         if panel.cost:
-            costs = over_seeds(method, ((x, run.number(panel.cost) or 0) for run, x, _ in points))
+            costs = over_seeds(name, ((x, run.number(panel.cost) or 0) for run, x, _ in points))
             line = replace(line, x=costs.y)
         lines.append(line)
     return [line for line in lines if line.x]
@@ -104,7 +108,7 @@ def alpha(run: Run) -> float | None:
 
 
 def during_training(key: str, y: str) -> Panel:
-    return Panel(lambda run: evaluations(run, key), "step", y, control=True)
+    return Panel(lambda run: evaluations(run, key), "step", y, line=or_control)
 
 
 def what_it_buys(cost: str, x: str) -> Panel:
