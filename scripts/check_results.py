@@ -13,8 +13,9 @@ A table of a page stands between two comments, below the command that prints its
 Its rows are those of the command. A measure stands as mean ± standard deviation over seeds, `paper` is the number in
 the paper, `gain MEASURE` the mean difference to the row of `--against`, paired by seed, ± its standard error, with p of
 the one-sided sign-flip test. A command with several columns has them side by side, for one measure or gain; below one
-command may stand several tables. In sentences of the first two pages, every number with a decimal point must stand in
-one of their tables or commands.
+command may stand several tables. `<!-- table: repeats -->` needs no command: it compares the runs of `results/repeats`
+with those of the same name in `results/`. In sentences of the first two pages, every number with a decimal point must
+stand in one of their tables or commands.
 """
 
 from __future__ import annotations
@@ -23,17 +24,22 @@ import argparse
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cache
 from pathlib import Path
+from statistics import mean
+from typing import Any
 
 from osp.bench.cells import Cell, Table
 from osp.bench.numbers import Difference, differences, fill
 from osp.bench.renderers import pipes
 from osp.bench.store import Store
 from osp.cli.bench.options import choice_of, tables_of
+
+Values = dict[str, float]
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -149,10 +155,38 @@ def rounded(number: float, digits: int) -> Decimal:
     return Decimal(str(round(number, 6))).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
 
 
+def repeats() -> str:
+    """Runs that were made twice, by task and method: as they are stored, and again. Seconds are not compared."""
+    groups = defaultdict[str, list[tuple[Values, Values]]](list)
+    for name, line in stored("results/repeats").lines().items():
+        groups[task_of(line["plan"])].append((values_of(stored().lines()[name]), values_of(line)))
+    rows = []
+    for task, pairs in sorted(groups.items()):
+        means = [mean(pair[turn][key] for pair in pairs) for key in ("accuracy", "auroc") for turn in (0, 1)]
+        farthest = max(abs(first["accuracy"] - again["accuracy"]) for first, again in pairs)
+        same = sum(first == again for first, again in pairs)
+        rows.append([task, str(len(pairs)), *(str(rounded(each, 1)) for each in (*means, farthest)), str(same)])
+    moved = ["accuracy of one run moved by up to", "the same in every digit"]
+    return pipes(["", "runs", "accuracy", "again", "AUROC", "again", *moved], rows) + "\n"
+
+
+def task_of(plan: Mapping[str, Any]) -> str:
+    beside = f" beside {plan['ood_data']}" if plan["ood_data"] else ""
+    labels, steps = plan["labels_per_class"], plan["steps"]
+    return f"{plan['data']}{beside}, {labels} labels per class, {steps:,} steps: {plan['method']}"
+
+
+def values_of(line: Mapping[str, Any]) -> Values:
+    """All numbers of a result, but for how long it took."""
+    return {name: value for name, value in line["result"].items() if isinstance(value, float) and name != "seconds"}
+
+
 def written(text: str) -> str:
     """The page with its tables written again."""
 
     def again(block: re.Match[str]) -> str:
+        if block["columns"] == "repeats":
+            return f"{block['head']}\n{repeats()}\n{block['end']}"
         above = COMMAND.findall(text[: block.start()])
         if not above:
             raise SystemExit(f"No command stands above the table {block['columns']!r}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -101,3 +101,17 @@ def test_a_changed_figure_is_found(script: ModuleType, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("number", "digits", "text"), [(45.15, 1, "+45.2"), (-0.04, 1, "0.0"), (-0.25, 1, "-0.3")])
 def test_numbers_are_rounded_as_by_hand(script: ModuleType, number: float, digits: int, text: str) -> None:
     assert script.signed(number, digits) == text
+
+
+def test_repeated_runs_are_compared_with_the_stored_ones(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = {"data": "mnist", "ood_data": None, "labels_per_class": 10, "steps": 1500, "method": "osp"}
+
+    def lines(*accuracies: float, seconds: float) -> SimpleNamespace:
+        results = [{"accuracy": each, "auroc": 90.0, "seconds": seconds} for each in accuracies]
+        found = {f"run-{number}": {"plan": plan, "result": each} for number, each in enumerate(results)}
+        return SimpleNamespace(lines=lambda: found)
+
+    stores = {"results": lines(50.0, 60.0, 70.0, seconds=1.0), "results/repeats": lines(50.0, 58.0, seconds=2.0)}
+    monkeypatch.setattr(script, "stored", lambda name="results": stores[name])
+    page = script.written("<!-- table: repeats -->\n<!-- end -->\n")
+    assert "| mnist, 10 labels per class, 1,500 steps: osp | 2 | 55.0 | 54.0 | 90.0 | 90.0 | 2.0 | 1 |" in page
