@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import py_compile
 import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
@@ -146,6 +148,18 @@ def test_the_content_of_a_file_and_not_its_place_is_part_of_the_identity(
     assert plans[0].contents.keys() == {kind}
     assert plans[0].identity() == plans[1].identity() != plans[2].identity()
     assert make_plan(Recipe(method="supervised")).contents == {}
+
+
+def test_what_is_run_is_what_was_hashed_and_not_a_compiled_file_beside_it(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("WHO = 'a stranger'\n")
+    py_compile.compile(str(file))  # __pycache__, which says that it was made from a file of this size and time
+    times = file.stat().st_atime_ns, file.stat().st_mtime_ns
+    file.write_text("WHO = 'the user !'\n")
+    os.utime(file, ns=times)
+    osp.plugins.trust(str(file))
+    module = osp.plugins.load_file(str(file), "method")
+    assert (module.WHO, module.__file__) == ("the user !", str(file))
 
 
 @pytest.mark.parametrize("kind", CODE)

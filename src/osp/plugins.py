@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import importlib.util
 import os
 import pkgutil
 import sys
@@ -64,17 +63,16 @@ def load_file(name: str, kind: str) -> ModuleType:
             f"The {kind} file {name} is code that you have not named yourself: it is not run. If you trust it, name it "
             "on the command line or in Python."
         )
-    place = f"{same_path(name)}\n{_digest(_read(name, kind))}"
+    content = _read(name, kind)
+    place = f"{same_path(name)}\n{_digest(content)}"
     module_name = "osp_file_" + hashlib.blake2b(place.encode(), digest_size=6).hexdigest()
     if module_name in sys.modules:
         return sys.modules[module_name]
-    spec = importlib.util.spec_from_file_location(module_name, name)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = ModuleType(module_name)
+    module.__file__ = name
     sys.modules[module_name] = module  # pydantic resolves the annotations of a method's Options through this
     try:
-        spec.loader.exec_module(module)
+        exec(compile(content, name, "exec"), vars(module))  # what was hashed, and nothing from __pycache__
     except Exception as error:
         del sys.modules[module_name]
         raise UserError(f"The {kind} file {name} cannot be loaded: {type(error).__name__}: {error}") from error
