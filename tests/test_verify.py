@@ -135,12 +135,18 @@ def test_runs_that_are_lines_are_verified_one_by_one(tmp_path: Path) -> None:
     assert [problem for problem in found if "its plan has" in problem]
     assert [problem for problem in found if problem == "map-other.json: there is no line of such a run"]
     assert len(found) == 4
+    renamed = json.dumps({**json.loads(first), "name": json.loads(first)["name"].replace("supervised", "osp")})
+    path.write_text(f"{renamed}\n{second}\n")
+    (small / "map-other.json").unlink()
+    (problem,) = problems(small)
+    assert "-osp-" in problem
+    assert f"its name is another than that of its plan, {json.loads(first)['name']}" in problem
 
 
 def test_the_results_of_the_repository_are_whole() -> None:
     results = Path(__file__).parents[1] / "results"
     found = {verdict.path: (verdict.kind, verdict.problems, verdict.notes) for verdict in verify(results)}
-    assert found == {folder: ("store", [], []) for folder in (results, results / "rounding")}
+    assert found == {folder: ("store", [], []) for folder in (results, results / "repeats", results / "rounding")}
 
 
 def test_what_is_none_of_them_is_refused(tmp_path: Path) -> None:

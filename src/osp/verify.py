@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from osp.bench.store import Store, plan_of_line
+from osp.bench.store import Store, names_of, plan_of_line
 from osp.data.split import Split
 from osp.engine.state import check_meta
 from osp.errors import UserError, printable, short, user_path
@@ -131,10 +131,13 @@ def _check_lines(path: Path, verdict: Verdict) -> set[str]:
 
 
 def _check_line(line: dict[str, Any]) -> None:
-    identity = plan_of_line(line).identity()
+    plan = plan_of_line(line)
+    identity = plan.identity()
     for place, said in (("its identity", line["identity"]), ("result", line["result"].get("identity"))):
         if said != identity:
             raise ValueError(f"{place} is {short(said)}, its plan has {identity}")
+    if not any(line["name"].startswith(name) for name in names_of(plan)):
+        raise ValueError(f"its name is another than that of its plan, {names_of(plan)[0]}")
     if line["result"].get("steps") != line["plan"].get("steps"):
         raise ValueError(f"{line['result'].get('steps')} steps, its plan has {line['plan'].get('steps')}")
     if not all(map(is_metrics, line.get("metrics", ()))):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from helpers.stores import finished, plan_of
+from helpers.strangers import payload
 from osp.bench.store import Store, export
 from osp.errors import UserError
 from osp.recipe import Plan
@@ -166,6 +167,34 @@ def test_an_export_is_a_store_without_weights_and_without_places(store: Store, t
     (original,) = store.runs()
     plain = original.plan.changed(data_dir=None, recipe=found.plan.recipe)
     assert (found.plan, found.result, found.keys, found.machine) == (plain, original.result, original.keys, {})
+
+
+def test_an_exported_run_with_files_of_code_keeps_their_names_and_its_identity(store: Store, tmp_path: Path) -> None:
+    home = tmp_path / "somebody"
+    home.mkdir()
+    payload(home / "mine.py")
+    (home / "net.py").write_text("from osp.nets import NetworkSpec\nNETWORK = NetworkSpec('t', print, '', '')\n")
+    plan = plan_of(method=str(home / "mine.py"), network=str(home / "net.py"))
+    finished(store, plan)
+    small = Store(tmp_path / "results")
+    assert export(store.runs(), small) == 1
+    assert "somebody" not in (small.root / "digits.jsonl").read_text()
+    assert small.status(plan) == "finished"
+    (found,) = small.runs()
+    assert (found.plan.method, found.plan.network, found.plan.identity()) == ("./mine.py", "./net.py", plan.identity())
+    assert found.plan.recipe["method"] == "./mine.py"
+
+
+def test_a_line_under_the_name_of_another_run_is_not_shown_as_that_run(store: Store, tmp_path: Path) -> None:
+    finished(store, plan_of())
+    export(store.runs(), Store(tmp_path / "results"))
+    path = tmp_path / "results" / "digits.jsonl"
+    other = plan_of(seed=1)
+    path.write_text(path.read_text().replace(store.folder_for(plan_of()).path.name, store.folder_for(other).path.name))
+    small = Store(tmp_path / "results")
+    with pytest.raises(UserError, match="its plan is another"):
+        small.find(other)
+    assert small.status(other) == "damaged"
 
 
 def test_an_exported_run_is_written_again_once_it_was_tested_on_more(store: Store, tmp_path: Path) -> None:

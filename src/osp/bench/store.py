@@ -31,6 +31,8 @@ from osp.errors import UserError
 from osp.files import make_folder, open_at_end, write_text
 from osp.plugins import plain_name
 from osp.recipe import Plan
+from osp.recipe.code import as_fields, files_in
+from osp.recipe.plan import FILE
 from osp.runs.folder import RunFolder
 from osp.runs.lines import FORMAT as LINE_FORMAT
 from osp.runs.lines import LineRun, add_lines, holds_lines, line_files, map_name, read_lines
@@ -200,6 +202,10 @@ class Store:
         run = Run(folder, result, stored, keys=_data(folder), machine=dict(noted.get("machine", {})))
         if plan is None:
             return run
+        if stored.identity() not in {each.identity() for each in _as_good(plan)}:
+            raise UserError(
+                f"{folder.path} does not hold the run that its name says: its plan is another. Move it away."
+            )
         why = outdated(run.versions, plan.versions)
         if not why and keys is not None and run.keys and run.keys != dict(keys):
             why = "the images were others"
@@ -236,14 +242,16 @@ class Store:
 
 
 def names_of(plan: Plan) -> list[str]:
-    """Names of the folders in which a run of this plan may be, the first being where it would be put today.
+    """Names of the folders in which a run of this plan may be, the first being where it would be put today."""
+    return list(map(_name, _as_good(plan)))
 
-    There are several where `group` was left to the machine: a run of another kind of machine is as good.
-    """
+
+def _as_good(plan: Plan) -> list[Plan]:
+    """This plan, and where `group` was left to the machine, those that another kind of machine would have made."""
     groups = [plan.group]
     if "group" not in plan.recipe:
         groups += [group for group in (CPU_GROUP, WHOLE) if group != plan.group]
-    return [_name(plan if group == plan.group else plan.changed(group=group)) for group in groups]
+    return [plan if group == plan.group else plan.changed(group=group) for group in groups]
 
 
 def _name(plan: Plan) -> str:
@@ -302,8 +310,8 @@ def plan_of_line(line: Mapping[str, Any]) -> Plan:
 
 
 def line_of(run: Run) -> dict[str, Any]:
-    """All that a run says in words and numbers, without the folders of its machine."""
-    plan = run.plan.changed(**dict.fromkeys(PLACES)).model_dump(mode="json")
+    """All that a run says in words and numbers, without the folders of its machine; of a file of code, its name."""
+    plan = _without_places(run.plan.model_dump(mode="json"))
     recipe = plan.pop("recipe")
     return {
         "format": LINE_FORMAT,
@@ -312,11 +320,17 @@ def line_of(run: Run) -> dict[str, Any]:
         "versions": plan.pop("versions"),
         "machine": run.machine,
         "data": run.keys,
-        "recipe": {key: value for key, value in recipe.items() if key not in PLACES},
+        "recipe": {key: value for key, value in _without_places(recipe).items() if key not in PLACES},
         "plan": plan,
         "result": run.result,
         "metrics": [line for line in run.metrics if line.get("kind") == "eval"],
     }
+
+
+def _without_places(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a plan or recipe without folders, and with files of code as ./name.py."""
+    files = {key: FILE + Path(name).name for key, name in files_in(fields).items()}
+    return {**fields, **dict.fromkeys(PLACES), **as_fields(files, fields.get("options", {}))}
 
 
 def export(runs: Iterable[Run], to: Store) -> int:
