@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import warnings
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from PIL import Image
 import osp.data
 from osp.data.folders import File, list_images, same_content, walk
 from osp.data.split import make_split, spec_for
+from osp.errors import UserError
 
 
 def write(folder: Path, count: int, seed: int) -> None:
@@ -29,6 +31,14 @@ def photos(tmp_path: Path) -> Path:
     write(tmp_path / "cat", 20, 0)
     write(tmp_path / "dog", 20, 1)
     return tmp_path
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="names of any bytes")
+def test_a_class_folder_whose_name_is_not_utf8_is_refused_in_a_sentence(photos: Path) -> None:
+    os.mkdir(os.fsencode(photos) + b"/caf\xe9")
+    with pytest.raises(UserError, match=r"caf\\udce9 is not UTF-8.* Rename the folder") as refused:
+        osp.data.load("folder", photos)
+    str(refused.value).encode()
 
 
 def names(files: tuple[str, ...] | None) -> set[str]:

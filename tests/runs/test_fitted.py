@@ -79,6 +79,18 @@ def test_every_field_of_a_result_may_be_anything(copy: Path) -> None:
     assert tried > 300
 
 
+def test_a_fit_of_photos_whose_names_are_not_utf8_is_read(copy: Path) -> None:
+    path = copy / "result.json"
+    figures = json.loads(path.read_text())
+    figures |= {"pile": "/photos/caf\udce9", "groups": [{"name": "1", "photos": 1, "surest": ["/photos/\udce9.jpg"]}]}
+    figures["pile_photos"]["classes"] = {"\udce9": {"let_in": 1, "right": 1, "strangers": 0}}
+    path.write_text(json.dumps(figures))
+    assert read_fit(copy)[0] == figures
+    path.write_text(json.dumps({**figures, "pile": 3}))
+    with pytest.raises(UserError, match=r"pile is 3: it should be a valid string"):
+        read_fit(copy)
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pipes and devices")
 @pytest.mark.parametrize("harm", [deep, pipe, endless, huge])
 @pytest.mark.parametrize(

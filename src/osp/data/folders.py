@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from osp.errors import UserError, first_few
+from osp.errors import UserError, first_few, printable
 
 HEIF_EXTENSIONS = (".heic", ".heif")
 EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".tif", ".tiff", ".gif")
@@ -143,7 +143,8 @@ def walk(folder: Path | str, deep: bool = True) -> Found:
 def subfolders(folder: Path) -> tuple[list[str], list[str]]:
     """Names of the visible folders in a folder, sorted; and links among them that lead back into it or above it.
 
-    A link to anywhere else is a folder like any other: one may well put a set together out of links.
+    A link to anywhere else is a folder like any other: one may well put a set together out of links. Names are refused
+    that are not UTF-8.
     """
     root = os.path.realpath(folder)
     names, links = [], []
@@ -151,6 +152,11 @@ def subfolders(folder: Path) -> tuple[list[str], list[str]]:
         for entry in entries:
             if entry.name.startswith(".") or entry.name in _NOT_CLASSES or not _is_folder(entry):
                 continue
+            if not _is_text(entry.name):
+                raise UserError(
+                    f"The name of the folder {printable(entry.path)} is not UTF-8: no table or page could name such a "
+                    "class. Rename the folder."
+                )
             target = os.path.realpath(entry.path)
             if entry.is_symlink() and (_within(target, root) or _within(root, target)):
                 links.append(entry.path)
@@ -163,6 +169,14 @@ def list_classes(root: Path) -> tuple[dict[str, Found], list[str]]:
     """What lies in each of the `subfolders`, at any depth: a class each; and the links that `subfolders` gives."""
     names, links = subfolders(root)
     return {name: walk(root / name) for name in names}, links
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # Python has bytes that are not UTF-8 as lone surrogates
+        return False
+    return True
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

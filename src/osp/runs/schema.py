@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, Field, RootModel, StrictBool, ValidationError, create_model, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    PlainValidator,
+    RootModel,
+    StrictBool,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 
 from osp import files
 from osp.errors import UserError, short
@@ -17,7 +26,25 @@ from osp.errors import UserError, short
 Number = Annotated[float, Field(allow_inf_nan=False, strict=True, ge=-1e100, le=1e100)]
 Whole = Annotated[int, Field(strict=True)]
 Count = Annotated[Whole, Field(ge=0, le=2**62)]
-Word = Annotated[str, Field(max_length=10_000)]
+
+
+def _text(value: Any) -> str:
+    """pydantic's own `str` refuses names of files that are no UTF-8, which Python has with lone surrogates."""
+    if not isinstance(value, str):
+        raise ValueError("it should be a valid string")
+    return value
+
+
+def _word(value: Any) -> str:
+    text = _text(value)
+    if len(text) > LONGEST_WORD:
+        raise ValueError(f"it should have at most {LONGEST_WORD:,} characters")
+    return text
+
+
+LONGEST_WORD = 10_000
+Text = Annotated[str, PlainValidator(_text)]
+Word = Annotated[str, PlainValidator(_word)]
 
 
 class Fields(BaseModel, extra="allow"):
@@ -29,7 +56,7 @@ class Detection(BaseModel):
 
     auroc: Number | None = None
     fpr95: Number | None = None
-    scores: dict[str, Detection] | None = None
+    scores: dict[Word, Detection] | None = None
     """By each score, where only the reported one's numbers stand above."""
 
 
@@ -55,13 +82,13 @@ class Result(_Plain):
     class_names: list[Word] | None = None
     confusion: list[list[Count]] | None = None
     class_accuracy: list[Number | None] | None = None
-    scores: dict[str, Detection] | None = None
-    other_ood: dict[str, Detection] | None = None
-    versions: dict[str, Word] | None = None
+    scores: dict[Word, Detection] | None = None
+    other_ood: dict[Word, Detection] | None = None
+    versions: dict[Word, Word] | None = None
     warnings: list[Word] | None = None
 
 
-class DataKeys(RootModel[dict[str, Word]]):
+class DataKeys(RootModel[dict[Word, Word]]):
     """data.json: content keys of the images by set."""
 
 
@@ -113,11 +140,11 @@ class PilePhotos(BaseModel):
     counted: Count
     inside: Count = Field(alias="in")
     out: Count
-    per_class: dict[str, Count]
+    per_class: dict[Word, Count]
     share: Share | None = None
     share_low: Share | None = None
     share_high: Share | None = None
-    classes: dict[str, LetIn] | None = None
+    classes: dict[Word, LetIn] | None = None
 
     @model_validator(mode="after")
     def _both_ends(self) -> PilePhotos:
@@ -159,9 +186,9 @@ class FitResult(Fields):
     asked: Asked | None = None
     answer: Word | None = None
     kept: Word | None = None
-    classes: dict[str, Count] = Field(min_length=1)
-    estimates: dict[str, Held | None] = Field(min_length=1)
-    test: dict[str, Tested | None] | None = None
+    classes: dict[Word, Count] = Field(min_length=1)
+    estimates: dict[Word, Held | None] = Field(min_length=1)
+    test: dict[Word, Tested | None] | None = None
     pile_photos: PilePhotos
     groups: list[Group] | None = None
     threshold: Number | None = None
@@ -217,17 +244,17 @@ class Origin(Fields):
     """Where a run of a store comes from."""
 
     identity: Word | None = None
-    versions: dict[str, Word] = {}
-    data: dict[str, Word] = {}
+    versions: dict[Word, Word] = {}
+    data: dict[Word, Word] = {}
     """Content keys of its images."""
-    machine: dict[str, Word | Whole | None] = {}
+    machine: dict[Word, Word | Whole | None] = {}
 
 
 class Note(Origin):
     """run.json of a store: how the last attempt at a run ended, and on what machine."""
 
     status: Literal["finished", "failed"]
-    failure: str = ""
+    failure: Text = ""
 
 
 Model = TypeVar("Model", bound=BaseModel)
