@@ -49,6 +49,8 @@ def test_a_scale_sets_steps_network_and_intervals() -> None:
         ({"ood_ratio": 1.01}, ["ood_ratio", "1.01", "less than or equal to 1"]),
         ({"ood_ratio": -0.2}, ["ood_ratio", "-0.2"]),
         ({"ood_ratio": "much"}, ["ood_ratio", "'much'"]),
+        ({"id_classes": [False, True]}, ["id_classes", 'put quotes around names like "no" and "yes"']),
+        ({"data": "digits", "ood_data": "digits"}, ["ood_data digits", "the run itself; name another set"]),
         ({"ood_rato": 0.5}, ["Unknown field 'ood_rato'", "Did you mean 'ood_ratio'?"]),
         ({"data": "mnst"}, ["Unknown data set 'mnst'", "Did you mean 'mnist'?"]),
         ({"ood_data": "lsn"}, ["Unknown data set 'lsn'", "Did you mean 'lsun'?"]),

@@ -24,7 +24,7 @@ from osp.machine import cores, in_gigabytes, memory
 from osp.methods.base import Method, Options, earlier_options, published_options
 from osp.methods.registry import get, without_removed
 from osp.nets import batchnorm_momentum, check_name
-from osp.plugins import is_file, plain_name
+from osp.plugins import is_file, plain_name, same_path
 from osp.recipe.code import contents_of
 from osp.recipe.plan import CUSTOM, MOST_THREADS, SPLIT_FIELDS, Plan
 from osp.recipe.reading import explain
@@ -104,6 +104,9 @@ def check_data_names(recipe: Recipe, data: str) -> None:
     for name in (data, recipe.ood_data, *recipe.test_ood):
         if name is not None and name not in (*data_sets(), *files):
             raise UserError(f"Unknown data set {short(name)}.{suggest(name, data_sets())} `osp datasets` shows them.")
+    twice = recipe.ood_data is not None and same_path(recipe.ood_data) == same_path(data)
+    if twice and not data_source(data).own_folder:
+        raise UserError(f"ood_data {recipe.ood_data}: these are the images of the run itself; name another set.")
     for name in recipe.test_ood:
         if name in (data, recipe.ood_data):
             raise UserError(f"test_ood {name}: these images are in the run already; name a set that is not.")

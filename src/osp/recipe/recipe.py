@@ -78,6 +78,13 @@ class Fields(BaseModel):
     tensorboard: bool | None = _field("tensorboard")
     tracker: tuple[str, ...] = _field("tracker", default=())
 
+    @field_validator("id_classes", mode="before")
+    @classmethod
+    def _no_booleans(cls, value: Any) -> Any:
+        if isinstance(value, list | tuple) and any(isinstance(each, bool) for each in value):
+            raise ValueError('put quotes around names like "no" and "yes", which YAML reads as false and true')
+        return value
+
     @field_validator("ood_ratio", mode="before")
     @classmethod
     def _a_number(cls, value: Any) -> Any:
