@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 
 import osp.data
 from helpers.published_files import cifar10_python, save_images, stl10, tiny_imagenet
+from osp.data.sources.cifar10 import CIFAR10
 
 
 def info_of(name: str, root: Path) -> osp.data.SourceInfo:
@@ -145,7 +148,28 @@ def test_an_archive_beside_nothing_else_is_unpacked_at_the_first_use(tmp_path: P
     assert (info.train, info.test) == counts.get(name, (50_000, 10_000))
 
 
-def test_a_changed_file_is_told_by_its_checksum_and_remembered(tmp_path: Path) -> None:
+def test_the_mark_of_a_wrong_archive_is_there_from_the_first_moment_its_folder_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cifar10_python(tmp_path / "source")
+    with tarfile.open(tmp_path / "cifar-10-python.tar.gz", "w:gz") as tar:
+        tar.add(tmp_path / "source" / "cifar-10-batches-py", "cifar-10-batches-py")
+    renamed = os.rename
+
+    def killed(source: Path, target: Path) -> None:
+        renamed(source, target)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "rename", killed)
+    with pytest.raises(KeyboardInterrupt):
+        osp.data.load("cifar10", tmp_path)
+    monkeypatch.undo()
+    (tmp_path / "cifar-10-python.tar.gz").unlink()
+    assert osp.data.load("cifar10", tmp_path)[0].variant == "not as published (checksum): cifar-10-python.tar.gz"
+
+
+def test_a_changed_file_is_told_by_its_checksum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CIFAR10, "counts", (100, 0, 20))  # else the counts would tell
     cifar10_python(tmp_path)
     batch = tmp_path / "cifar-10-batches-py" / "data_batch_1"
     wrong = hashlib.md5(batch.read_bytes()).hexdigest()

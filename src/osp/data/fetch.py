@@ -25,7 +25,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from osp.data.cache import cache_dir, digest, md5
-from osp.data.source import Progress, Remote
+from osp.data.source import VARIANT, Progress, Remote
 from osp.errors import UserError, printable
 from osp.files import locked
 from osp.version import __version__
@@ -150,8 +150,9 @@ def _answer(request: urllib.request.Request) -> Any:
         raise TimeoutError(f"no answer within {CONNECT_SECONDS:g} seconds") from None
 
 
-def extract(archive: Path, into: Path, folder: str, progress: Progress | None = None) -> Path:
-    """Unpack `archive` and move its top folder `folder` into `into`. A folder already there is left alone."""
+def extract(archive: Path, into: Path, folder: str, progress: Progress | None = None, note: str = "") -> Path:
+    """Unpack `archive` and move its top folder `folder` into `into`, with a `note` in its VARIANT.txt where it has none
+    of its own. A folder already there is left alone."""
     target = into / folder
     if target.exists():
         return target
@@ -163,6 +164,8 @@ def extract(archive: Path, into: Path, folder: str, progress: Progress | None = 
         _unpack(archive, partial, progress)
         if not (partial / folder).is_dir():
             raise UserError(f"{archive} holds no folder {folder!r}: it is not the published archive. Fetch it again.")
+        if note and not (partial / folder / VARIANT).exists():
+            (partial / folder / VARIANT).write_text(note, "utf-8")
         try:
             os.rename(partial / folder, target)
         except OSError:

@@ -18,7 +18,7 @@ import numpy as np
 from osp.data import cache
 from osp.data.folders import check_root
 from osp.data.images import ImageSet
-from osp.data.source import Description, Progress, Remote, Request, Source, SourceInfo
+from osp.data.source import VARIANT, Description, Progress, Remote, Request, Source, SourceInfo
 from osp.errors import UserError
 from osp.machine import in_gigabytes, memory
 
@@ -52,8 +52,13 @@ class Published(ABC):
         """The training and the test set; `load` adds the variant."""
 
     def unlike(self, found: tuple[int, ...]) -> str | None:
-        """How these counts differ from `counts`, in words; None where that says nothing."""
-        return None
+        """How these counts differ from `counts`, in words; None where they do not, or none were published."""
+        if found == self.counts or not any(self.counts):
+            return None
+        train, test, published = sum(found[:2]), found[2], sum(self.counts[:2])
+        if not self.counts[2]:
+            return f"{train:,} images instead of {published:,}"
+        return f"{train:,} training and {test:,} test images instead of {published:,} and {self.counts[2]:,}"
 
     def source(self, **facts: Any) -> Source:
         """What the set's file declares, with what else `Source` has room for."""
@@ -133,9 +138,9 @@ class Published(ABC):
         With `compute=False` checksums count only where they are remembered.
         """
         with contextlib.suppress(OSError):
-            if stated := " ".join((folder / "VARIANT.txt").read_text("utf-8", errors="replace").split()):
+            if stated := " ".join((folder / VARIANT).read_text("utf-8", errors="replace").split()):
                 return stated
-        if found not in ((), self.counts) and (different := self.unlike(found)):
+        if found and (different := self.unlike(found)):
             return different
         known = {name: md5 for name, md5 in self.md5_in(folder).items() if (folder / name).is_file()}
         wrong = [name for name, md5 in known.items() if self.md5_of(folder / name, compute) not in (md5, None)]
@@ -166,12 +171,9 @@ def unpack(archive: Path, remote: Remote, progress: Progress | None) -> Path:
         status = archive.stat()
         into = cache.cache_dir() / "unpacked" / cache.digest(str(archive), status.st_size, status.st_mtime_ns)
         into.mkdir(parents=True, exist_ok=True)
-    new = not (into / remote.unpacks).exists()
-    target = extract(archive, into, remote.unpacks, progress)
-    note = target / "VARIANT.txt"
-    if new and cache.md5_of(archive) != remote.md5 and not note.exists():
-        note.write_text(f"not as published (checksum): {archive.name}\n", "utf-8")
-    return target
+    wrong = not (into / remote.unpacks).exists() and cache.md5_of(archive) != remote.md5
+    note = f"not as published (checksum): {archive.name}\n" if wrong else ""
+    return extract(archive, into, remote.unpacks, progress, note)
 
 
 def need(folder: Path, remote: Remote, *files: str) -> None:

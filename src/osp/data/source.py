@@ -25,6 +25,9 @@ from osp.data.images import ImageSet
 from osp.errors import UserError, suggest
 from osp.plugins import Plugins, is_file
 
+VARIANT = "VARIANT.txt"
+"""In the folder of a published set: how it differs from what was published."""
+
 Progress = Callable[[int, int, str], None]  # called as progress(done, total, text) during anything that takes long
 
 

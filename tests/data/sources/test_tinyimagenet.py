@@ -52,7 +52,7 @@ def test_classes_follow_wnids_and_names_words_and_images_are_resized(tmp_path: P
     assert train.labels.tolist() == [0] * 6 + [1] * 6 + [2] * 6
     assert test.labels.tolist() == [0, 1, 2, 0]
     assert train.shape == (3, 32, 32)
-    assert train.variant == "18 training and 4 validation images instead of 100,000 and 10,000"
+    assert train.variant == "18 training and 4 test images instead of 100,000 and 10,000"
     assert osp.data.load("tinyimagenet", folder, size=64)[0].shape == (3, 64, 64)
 
 

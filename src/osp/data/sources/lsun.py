@@ -33,9 +33,6 @@ class Lsun(Published):
     def description(self, folder: Path, request: Request) -> Description:
         return Description(request.name, (), (), None, self.sized(request), train_unknown=len(list_images(folder)))
 
-    def unlike(self, found: tuple[int, ...]) -> str | None:
-        return f"{found[1]:,} images instead of {self.counts[1]:,}"
-
     def read(self, folder: Path, request: Request) -> tuple[ImageSet, ImageSet | None]:
         files = list_images(folder)
         (pool,) = decoded(request, folder, [(files, None)])

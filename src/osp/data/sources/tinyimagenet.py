@@ -37,10 +37,6 @@ class TinyImageNet(Published):
         train, test = (part(folder, wnids)[1] for part in (_train, _validation))
         return Description.of(request.name, _class_names(folder, wnids), train, test, shape=self.sized(request))
 
-    def unlike(self, found: tuple[int, ...]) -> str | None:
-        train, _, test = self.counts
-        return f"{found[0]:,} training and {found[-1]:,} validation images instead of {train:,} and {test:,}"
-
     def read(self, folder: Path, request: Request) -> tuple[ImageSet, ImageSet | None]:
         """Decode and resize once; map the pixels after that."""
         wnids = _wnids(folder)
