@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,20 @@ def test_parts_of_a_process_that_was_killed_long_ago_are_cleared_away(folder: Pa
     assert (old.exists(), new.exists()) == (False, True)
 
 
+def test_no_two_makers_of_an_entry_write_into_one_file(folder: Path) -> None:
+    """Process numbers repeat where containers share a cache; locks may not reach from one to the other."""
+    names = []
+
+    def build(writer: cache.ArrayWriter) -> dict[str, Any]:
+        names.extend(path.name for path in folder.glob("*.partial"))
+        return {}
+
+    for _ in range(2):
+        cache.cached("test", "key", "a" * 16, ROW, build)
+        next(folder.glob("*.npy")).unlink()
+    assert len(set(names)) == 2
+
+
 def test_a_build_that_fails_leaves_no_entry(folder: Path) -> None:
     def build(writer: cache.ArrayWriter) -> dict[str, Any]:
         writer.append(np.zeros((1, *ROW), np.uint8))
@@ -205,6 +220,12 @@ def test_a_checksum_is_remembered_until_the_file_changes(tmp_path: Path) -> None
     assert cache.md5_of(path, lambda: pytest.fail("computed again")) == "900150983cd24fb0d6963f7d28e17f72"
     path.write_bytes(b"")
     assert cache.md5_of(path) == "d41d8cd98f00b204e9800998ecf8427e"
+    path.write_bytes(b"ab")
+    first, times = cache.md5_of(path), (path.stat().st_atime_ns, path.stat().st_mtime_ns)
+    time.sleep(0.02)  # the system's clock of files ticks every few milliseconds
+    path.write_bytes(b"cd")  # another file of the same size and time
+    os.utime(path, ns=times)
+    assert cache.md5_of(path) != first
 
 
 def test_a_damaged_book_of_checksums_is_begun_anew(tmp_path: Path, folder: Path) -> None:

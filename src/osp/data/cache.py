@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import time
+import uuid
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -109,7 +110,7 @@ def cached(
 
 
 def _make(array: Path, notes: Path, row_shape: tuple[int, ...], build: Callable[[ArrayWriter], dict[str, Any]]) -> None:
-    partial = array.with_suffix(f".{os.getpid()}.partial")
+    partial = array.with_suffix(f".{uuid.uuid4().hex}.partial")  # process numbers repeat where machines share a disk
     try:
         writer = ArrayWriter(partial, row_shape)
         try:
@@ -162,12 +163,12 @@ def md5(path: Path) -> str:
 
 
 def md5_of(path: Path, content: Callable[[], bytes] | None = None, compute: bool = True) -> str | None:
-    """A file's MD5, remembered by path, size and time of change; of `content()` instead of the bytes where given.
+    """A file's MD5, remembered by path, size and times of change; of `content()` instead of the bytes where given.
 
     With `compute=False` only what is remembered: None if nothing is.
     """
     status = path.stat()
-    key = f"{path.absolute()}|{status.st_size}|{status.st_mtime_ns}"
+    key = f"{path.absolute()}|{status.st_size}|{status.st_mtime_ns}|{status.st_ctime_ns}"
     book = cache_dir() / "checksums.json"
     known = _noted(book).get(key)
     if isinstance(known, str) or not compute:

@@ -170,9 +170,28 @@ def test_a_shard_that_changes_under_a_run_is_a_sentence(tmp_path: Path) -> None:
         found.take(np.array([0]))
     again = images_in(tmp_path / "shards")
     again.take(np.array([0]))
+    unopened = images_in(tmp_path / "shards")
     path.write_bytes(bytes(path.stat().st_size))  # the same file, with nothing in it
     with pytest.raises(UserError, match="can no longer be read"):
         again.take(np.array([1]))
+    os.utime(path, (1, 1))  # of its size and time: only the time of the change itself tells
+    with pytest.raises(UserError, match="has changed since it was opened"):
+        unopened.take(np.array([0]))
+    with pytest.raises(UserError, match=r"no readable image|damaged"):
+        images_in(tmp_path / "shards")
+
+
+def test_a_shard_that_may_not_be_read_is_named_and_not_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed(tmp_path, pixels(3), 3)
+
+    def refused(path: str) -> Any:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr("osp.data.sources.shards.io.FileIO", refused)  # the tests may run as root, who may read all
+    with pytest.raises(UserError, match=r"pool-0000\.tar cannot be read: Permission denied\.$"):
+        load("shards", tmp_path, size=SIDE)
 
 
 def test_as_part_of_all_images_and_in_grey(tmp_path: Path) -> None:

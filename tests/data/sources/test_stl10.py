@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +39,12 @@ def test_at_its_own_size_pixels_are_kept_and_the_second_load_is_mapped(tmp_path:
         train, _ = osp.data.load("stl10", tmp_path, size=96)
         np.testing.assert_array_equal(train.images[:30], images["train"])
     assert isinstance(train.images, np.memmap)
+    path = tmp_path / "stl10_binary" / "train_X.bin"
+    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+    time.sleep(0.02)  # the system's clock of files ticks every few milliseconds
+    path.write_bytes(bytes(path.stat().st_size))  # another file of the same size and time
+    os.utime(path, ns=times)
+    assert not osp.data.load("stl10", tmp_path, size=96)[0].images[:30].any()
 
 
 @pytest.mark.parametrize(

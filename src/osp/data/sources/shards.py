@@ -27,6 +27,7 @@ from osp.data.from_files import SIZE
 from osp.data.images import ByRow, ImageSet, PixelSummary, moments
 from osp.data.source import Progress, Request, Source, always
 from osp.errors import UserError, first_few
+from osp.files import reason
 
 PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 LARGEST_FILE = 256 << 20  # bytes of an image file above which it is not read
@@ -40,7 +41,9 @@ def load(request: Request) -> tuple[ImageSet, ImageSet | None]:
     """All images are training images, 32x32 if no size is given; where each lies is found at the first call."""
     check_root(request.root, must_exist=True)
     shards, size = find_shards(request.root), request.size or SIZE
-    mark = cache.digest(*((os.path.basename(shard.path), shard.size, shard.modified) for shard in shards))
+    mark = cache.digest(
+        *((os.path.basename(shard.path), shard.size, shard.modified, shard.changed) for shard in shards)
+    )
 
     def build(writer: cache.ArrayWriter) -> dict[str, Any]:
         return _index(writer, shards, size, request.progress)
@@ -130,6 +133,8 @@ def _list(shard: File) -> tuple[list[str], list[tuple[int, int]]]:
                 if member.name.lower().endswith(EXTENSIONS):
                     names.append(member.name)
                     places.append((member.offset_data, member.size))
+    except OSError as error:
+        raise UserError(f"{shard.path} cannot be read: {reason(error)}.") from None
     except (tarfile.TarError, EOFError, ValueError) as error:
         raise UserError(f"{shard.path} is damaged or no tar file: {error}. Fetch or pack it again.") from None
     return names, places
@@ -178,7 +183,7 @@ class ShardImages(ByRow):
         shard = self._shards[owner]
         file = os.open(shard.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         status = os.fstat(file)
-        if (status.st_size, status.st_mtime_ns) != (shard.size, shard.modified):
+        if (status.st_size, status.st_mtime_ns, status.st_ctime_ns) != shard[1:4]:
             os.close(file)
             raise UserError(
                 f"{shard.path} has changed since it was opened. Start a new run with the shards as they are now."

@@ -43,14 +43,14 @@ class Stl10(Published):
     def unlike(self, found: tuple[int, ...]) -> str | None:
         different = [f"{count:,} images in {file} instead of {COUNTS[file]:,}"
                      for file, count in zip(COUNTS, found, strict=True) if count != COUNTS[file]]  # fmt: skip
-        return "; ".join(different)
+        return "; ".join(different) or None
 
     def read(self, folder: Path, request: Request) -> tuple[ImageSet, ImageSet | None]:
         """Resize the 3 GB once; map the small images after that."""
         counts, labels = _counted(folder)
         shape = self.sized(request)
         statuses = [(folder / file).stat() for file in COUNTS]
-        mark = cache.digest([(status.st_size, status.st_mtime_ns) for status in statuses])
+        mark = cache.digest([(status.st_size, status.st_mtime_ns, status.st_ctime_ns) for status in statuses])
 
         def build(writer: cache.ArrayWriter) -> dict[str, Any]:
             return _resize(writer, folder, counts, shape[1], request)
