@@ -57,6 +57,17 @@ def test_train_and_test_folders_are_taken_as_they_are(tmp_path: Path) -> None:
         osp.data.load("folder", tmp_path)
 
 
+def test_folders_of_images_beside_train_are_never_passed_over_without_a_word(tmp_path: Path) -> None:
+    for seed, name in enumerate(("bus", "car", "train", "notes")):
+        save_images(tmp_path / name, 5 if name != "notes" else 0, seed=seed)
+    with pytest.warns(
+        UserWarning, match=r"only the folder train was read.* beside it: bus; car\. If these are classes"
+    ):
+        train, _ = osp.data.load("folder", tmp_path)
+    assert train.class_names == ()
+    assert any("bus; car" in note for note in osp.data.describe_set("folder", tmp_path).notes)
+
+
 def test_a_flat_pile_has_no_labels(tmp_path: Path) -> None:
     save_images(tmp_path, 10)
     train, test = osp.data.load("folder", tmp_path)

@@ -12,7 +12,7 @@ import numpy as np
 
 from osp.data.folders import LabeledFiles, check_root, kinds_in_words, list_classes, subfolders, walk
 from osp.data.from_files import own_images
-from osp.errors import UserError
+from osp.errors import UserError, first_few
 
 TEST_FOLDERS = ("test", "val", "valid", "validation")
 
@@ -25,6 +25,12 @@ def list_files(root: Path) -> LabeledFiles:
     test_name = next((name for name in TEST_FOLDERS if name in folders), None) if train_root != root else None
     found, more = list_classes(train_root)
     listed = LabeledFiles(root, tuple(found))
+    beside = [name for name in folders if name not in ("train", *TEST_FOLDERS)] if train_root != root else []
+    if passed_over := [name for name in beside if walk(root / name).files]:
+        listed.notes.append(
+            f"In {root} only the folder train was read, not the folders of images beside it: "
+            f"{first_few(passed_over)}. If these are classes, give the folder train another name."
+        )
     listed.found.links += links if train_root == root else [*links, *more]
     for number, each in enumerate(found.values()):
         listed.add(each, number)
