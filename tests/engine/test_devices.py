@@ -11,7 +11,11 @@ import pytest
 import torch
 from small_runs import small
 
-from osp.engine.devices import keep_freed_memory
+from helpers.runs import run
+from osp import UserError
+from osp.engine import loop
+from osp.engine.devices import keep_freed_memory, open_fabric
+from osp.recipe import make_plan
 
 CHILD = """
 import resource, sys
@@ -26,6 +30,26 @@ for _ in range(10):
     run()
 print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 10)
 """
+
+
+def test_the_check_of_memory_sees_the_encoder_before_it_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    monkeypatch.setattr(
+        loop, "check_step", lambda method, *_: seen.append(method.net.encoder._compiled_call_impl is None)
+    )
+    monkeypatch.setattr(torch, "compile", lambda call, *_, **__: call)
+    run(small("supervised", steps=1, compile=True), tmp_path / "run")
+    assert seen == [True]
+
+
+def test_auto_never_means_a_device_without_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert open_fabric(make_plan(small())).device.type == "cpu"
+    with pytest.raises(UserError, match="MPS lacks the float64"):
+        small(device="mps")
+
 
 glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's allocator is told")
 

@@ -234,9 +234,8 @@ def test_machines_that_do_not_meet_are_told_in_time(tmp_path: Path) -> None:
 
 
 def test_devices_that_processes_cannot_share_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    for device in ("cuda:1", "mps"):
-        with pytest.raises(UserError, match=f"device: {device} is one device; for 2 processes use cuda, cpu or auto"):
-            check_several(device, 2)
+    with pytest.raises(UserError, match="device: cuda:1 is one device; for 2 processes use cuda, cpu or auto"):
+        check_several("cuda:1", 2)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(UserError, match=r"3 processes were started here, but this machine has 1 CUDA device\. Start 1"):
         check_several("auto", 3)

@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from osp.engine import records
 from osp.engine.optim import (
     AveragedWeights,
     build_optimizer,
+    clip_gradients,
     load_optimizer_tensors,
     main_parameters,
     optimizer_tensors,
@@ -159,6 +161,31 @@ def test_averaged_weights_are_in_the_model_only_inside_and_also_after_an_error()
     averaged.restart()
     assert averaged.average[0].item() == 5.0
     assert averaged.updates == 0
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "muon"])
+def test_scaled_gradients_are_clipped_to_their_true_length(optimizer: Any) -> None:
+    """Those of 16-mixed, with the fused optimizers that Fabric's own clipping refuses."""
+    module = nn.Linear(3, 1, bias=False)
+    built = build_optimizer(Stage(optimizer=optimizer, lr=0.1), module.parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    scaler.scale(module(torch.tensor([[30.0, 0.0, 40.0]])).sum()).backward()
+    clip_gradients(built, 5.0, scaler)
+    assert module.weight.grad is not None
+    torch.testing.assert_close(module.weight.grad, torch.tensor([[3.0, 0.0, 4.0]]))
+    scaler.step(built)  # takes them as they are
+    scaler.update()
+    assert module.weight.isfinite().all()
+
+
+def test_a_tally_of_numbers_from_two_devices_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A method may log what it drew on the CPU; `meta` stands for a GPU."""
+    monkeypatch.setattr(records, "world", lambda: 2)
+    tally = Tally()
+    tally.add({"drawn": torch.tensor(1.0), "loss": torch.tensor(1.0, device="meta")})
+    monkeypatch.setattr(records, "summed", lambda total: total)
+    tally.share()
+    assert {each.device.type for each in tally.sums.values()} == {"meta"}
 
 
 def test_a_tally_gives_the_mean_of_each_name_since_the_last_reading() -> None:

@@ -27,6 +27,25 @@ def stopped(path: Path, at: int = 8, monkeypatch: pytest.MonkeyPatch | None = No
     return RunFolder(path)
 
 
+def test_a_method_whose_score_is_fitted_at_the_end_is_saved(tmp_path: Path) -> None:
+    source = """
+from osp import scores
+from osp.methods.supervised import Supervised as Base
+
+
+class Fits(Base):
+    name = "fits"
+
+    def __init__(self, options, network, task):
+        super().__init__(options, network, task)
+        self.use_score(scores.build("knn", network.feature_dim, task.num_classes))
+"""
+    (tmp_path / "fits.py").write_text(source, encoding="utf-8")
+    with pytest.raises(Interrupted):
+        run(small(str(tmp_path / "fits.py")), tmp_path / "run", display=Stopper(8, signal.SIGINT))
+    assert load_checkpoint(RunFolder(tmp_path / "run").last)[1]["done"] == 8
+
+
 @pytest.mark.parametrize("harm", ["flipped", "cut", "gone", "text"])
 def test_a_damaged_checkpoint_is_told_and_the_one_before_it_goes_on(
     harm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -225,6 +225,15 @@ def test_the_threshold_is_of_the_images_seen_and_kept_are_those_above_it() -> No
     assert fresh.otsu == 0.0
 
 
+def test_averages_that_are_no_numbers_leave_the_threshold_to_the_log_that_names_them() -> None:
+    method = ready()
+    before = float(method.otsu)
+    with torch.no_grad():
+        method.averages.update(torch.arange(UNLABELED), torch.full((UNLABELED,), torch.nan))
+    method.refresh(step_in(method, "train", 0.5), FakePool())
+    assert float(method.otsu) == before
+
+
 def test_the_threshold_is_found_as_often_as_asked() -> None:
     for share, times in ((0.1, 10), (2**-18, STEPS)):
         method = build("dac", threshold_every=share)

@@ -102,8 +102,8 @@ def test_memory_is_taken_only_as_the_bank_fills() -> None:
     for seed in range(5):
         classes = torch.randint(100, (64,), generator=seeded(seed))
         bank.push(torch.randn(64, 128), classes)
-    assert len(bank.features) <= 2 * 5 * 64 + 1
-    assert bank.slots.shape[1] <= 2 * 5 * 64 + 1
+    assert len(bank.features) <= (2 * 5 + 16) * 64 + 1
+    assert bank.slots.shape[1] <= (2 * 5 + 16) * 64 + 1
     assert len(bank.state_dict()["features"]) == 5 * 64
 
 
@@ -266,6 +266,24 @@ def test_a_full_bank_asks_the_device_for_nothing(monkeypatch: pytest.MonkeyPatch
     for _ in range(20):
         bank.push(torch.randn(30, DIM), classes)
     assert bank.counts.tolist() == [10, 10, 10]
+
+
+def test_pushes_of_mostly_invalid_rows_hardly_ever_ask_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing recyclable for long stretches, as with the paper's rule: two questions in sixteen pushes at the most."""
+    bank, questions = OODBank(10, DIM, capacity=5000), 0
+    original = Tensor.__int__
+
+    def counted(tensor: Tensor) -> int:
+        nonlocal questions
+        questions += 1
+        return original(tensor)
+
+    monkeypatch.setattr(Tensor, "__int__", counted)
+    draws = seeded()
+    for _ in range(320):
+        valid = torch.rand(64, generator=draws) < 0.02
+        bank.push(torch.randn(64, DIM), torch.randint(10, (64,), generator=draws), valid=valid)
+    assert 0 < questions <= 2 * 320 / 15
 
 
 class Operations(TorchFunctionMode):

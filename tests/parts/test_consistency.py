@@ -34,6 +34,16 @@ def test_kl_divergence_is_that_of_torch_and_scipy(temperature: float) -> None:
     assert found.tolist() == pytest.approx(entropy(q.numpy(), other.softmax(1).numpy(), axis=1).tolist())
 
 
+def test_half_precision_does_not_spoil_the_divergence_of_near_predictions() -> None:
+    near = logits(50).float()
+    target = near + 0.05 * logits(50, seed=3).float()
+    exact = kl_divergence(target.bfloat16().double(), near.bfloat16().double())
+    with torch.autocast("cpu", torch.bfloat16):
+        found = kl_divergence(target.bfloat16(), near.bfloat16())
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), exact, rtol=1e-3, atol=1e-6)
+
+
 def test_kl_divergence_of_certain_predictions_is_a_number() -> None:
     certain = torch.tensor([[1e4, 0.0], [0.0, 1e4]], requires_grad=True)
     value = kl_divergence(certain.detach(), certain)

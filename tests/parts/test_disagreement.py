@@ -27,6 +27,17 @@ def test_heads_that_say_the_same_do_not_disagree() -> None:
     assert disagreement(answers(heads=1).expand(-1, 5, -1)).abs().max() < 1e-12
 
 
+def test_mutual_information_of_certain_heads_is_a_number_in_half_precision() -> None:
+    certain = (16 * torch.eye(6)[torch.arange(40) % 6]).softmax(dim=1)[:, None].repeat(1, 10, 1).requires_grad_()
+    exact = mutual_information(certain.detach().double())
+    with torch.autocast("cpu", torch.float16):
+        found = mutual_information(certain)
+    found.backward()  # type: ignore[no-untyped-call]
+    assert found.item() == pytest.approx(exact.item(), rel=1e-4)
+    assert certain.grad is not None
+    assert bool(certain.grad.isfinite().all())
+
+
 def test_mutual_information_equals_a_loop_over_pairs_of_heads() -> None:
     found = answers()
     images, heads, classes = found.shape

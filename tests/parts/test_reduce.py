@@ -9,7 +9,7 @@ import torch
 
 from helpers.pairs import in_two, wait_for
 from osp import distributed
-from osp.parts.reduce import batch_mean, masked_mean
+from osp.parts.reduce import batch_mean, masked_mean, weighted_mean
 
 
 def test_only_selected_values_count() -> None:
@@ -22,6 +22,13 @@ def test_an_empty_mask_gives_zero_with_a_gradient_of_zero() -> None:
     mean = masked_mean(values, torch.tensor([False, False]))
     mean.backward()  # type: ignore[no-untyped-call]
     assert mean.item() == 0.0
+    assert values.grad is not None
+    assert values.grad.tolist() == [0.0, 0.0]
+
+
+def test_weights_of_zero_give_zero_with_a_gradient_of_zero() -> None:
+    values = torch.tensor([1.0, 5.0], requires_grad=True)
+    (10 * weighted_mean(values, torch.zeros(2))).backward()  # type: ignore[no-untyped-call]
     assert values.grad is not None
     assert values.grad.tolist() == [0.0, 0.0]
 

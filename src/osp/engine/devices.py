@@ -27,21 +27,19 @@ if TYPE_CHECKING:
 
 def check_device(device: str, precision: str) -> None:
     """Refuse a device that this machine lacks."""
-    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    cuda = torch.cuda.is_available()
     if device.startswith("cuda") and not cuda:
         raise UserError("device: this machine has no CUDA device. Use --set device=cpu, or auto.")
     if device.startswith("cuda:") and int(device[5:]) >= torch.cuda.device_count():
         count = torch.cuda.device_count()
         raise UserError(f"device: {device} asked for, but this machine's CUDA devices are 0 to {count - 1}.")
-    if device == "mps" and not mps:
-        raise UserError("device: this machine has no MPS device. Use --set device=cpu, or auto.")
     if precision == "16-mixed" and not (cuda and (device == "auto" or device.startswith("cuda"))):
         raise UserError("precision: 16-mixed needs a CUDA device. Use --set precision=bf16-mixed, or 32-true.")
 
 
 def check_several(device: str, processes: int) -> None:
     """Refuse what `processes` on this machine cannot share."""
-    if device.startswith("cuda:") or device == "mps":
+    if device.startswith("cuda:"):
         raise UserError(f"device: {device} is one device; for {processes} processes use cuda, cpu or auto.")
     count = torch.cuda.device_count() if device != "cpu" else 0
     if 0 < count < processes:
@@ -52,7 +50,7 @@ def check_several(device: str, processes: int) -> None:
 
 
 def open_fabric(plan: Plan) -> Fabric:
-    """Fabric on one device: CUDA where there is one, then MPS, then the CPU; or the one the plan names.
+    """Fabric on one device: CUDA where there is one, else the CPU; or the one the plan names.
 
     Where several processes have joined, on as many devices: each process on its own.
     """
@@ -62,6 +60,8 @@ def open_fabric(plan: Plan) -> Fabric:
     if distributed.world() > 1:
         return _open_several(plan)
     accelerator, _, number = plan.device.partition(":")
+    if accelerator == "auto":  # Fabric's own would take Apple's MPS, which lacks the float64 of OOD scores
+        accelerator = "cuda" if torch.cuda.is_available() else "cpu"
     return Fabric(accelerator=accelerator, devices=[int(number)] if number else 1, precision=plan.precision)
 
 

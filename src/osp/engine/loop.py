@@ -18,7 +18,7 @@ from osp.engine.batches import Feed
 from osp.engine.data import Data, normalization
 from osp.engine.devices import check_step
 from osp.engine.evaluation import Evaluation, NotFinite
-from osp.engine.optim import AveragedWeights, build_optimizer, load_optimizer_tensors, main_parameters
+from osp.engine.optim import AveragedWeights, build_optimizer, clip_gradients, load_optimizer_tensors, main_parameters
 from osp.engine.passes import FeedPool, Passes
 from osp.engine.records import Records, Tally
 from osp.engine.schedule import Timetable, refreshes
@@ -148,9 +148,8 @@ class Loop:
         self.fabric.backward(total)
         average_gradients(self.parameters)
         if self.method.options.clip:
-            self.fabric.clip_gradients(
-                self.method, self.optimizer, max_norm=self.method.options.clip, error_if_nonfinite=False
-            )
+            scaler = getattr(self.fabric.strategy.precision, "scaler", None)
+            clip_gradients(self.optimizer.optimizer, self.method.options.clip, scaler)
         rate = self.timetable.rate(step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate

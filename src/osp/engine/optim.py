@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from osp.engine.muon import Muon
 from osp.methods.base import ExtraOptimizer, Method, Stage
 
-FUSED_DEVICES = {"cpu", "cuda", "mps"}
+FUSED_DEVICES = {"cpu", "cuda"}
 
 
 def build_optimizer(settings: Stage | ExtraOptimizer, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -44,6 +44,17 @@ def build_optimizer(settings: Stage | ExtraOptimizer, parameters: Iterable[nn.Pa
         return sgd
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
     return kind(groups, lr=settings.lr, fused=fused)
+
+
+def clip_gradients(optimizer: torch.optim.Optimizer, most: float, scaler: torch.amp.GradScaler | None = None) -> None:
+    """Make all gradients together no longer than `most`; those that 16-mixed has scaled up are scaled back first.
+
+    Fabric's own refuses fused optimizers then, though their step looks whether that has been done.
+    """
+    if scaler is not None:
+        scaler.unscale_(optimizer)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    torch.nn.utils.clip_grad_norm_(parameters, most)
 
 
 def main_parameters(method: Method) -> list[nn.Parameter]:

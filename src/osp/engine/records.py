@@ -96,7 +96,9 @@ class Tally:
     def share(self) -> None:
         """Make the sums those of the global batch: the mean over the processes, everywhere the same."""
         if world() > 1 and self.sums:
-            total = summed(torch.stack(list(self.sums.values()))) / world()
+            devices = {each.device for each in self.sums.values()}  # a method may log what it drew on the CPU
+            device = max(devices, key=lambda each: each.type != "cpu")
+            total = summed(torch.stack([each.to(device) for each in self.sums.values()])) / world()
             self.sums = dict(zip(self.sums, total.unbind(), strict=True))
 
     def means(self) -> dict[str, float]:

@@ -93,7 +93,9 @@ def save_run(loop: Loop) -> None:
     if not first():
         return
     tensors = prefixed("method", loop.method.state_dict())
-    if not all(value.isfinite().all() for value in tensors.values() if value.is_floating_point()):
+    unfitted = "method/own_score." if loop.method.own_score.fitted else None  # a score that is fitted at the end is NaN
+    trained = [each for name, each in tensors.items() if unfitted is None or not name.startswith(unfitted)]
+    if not all(value.isfinite().all() for value in trained if value.is_floating_point()):
         return  # a broken state must not take a good one's place; the loss will say so at the next line of the log
     tensors |= prefixed("optimizer", optimizer_tensors(loop.optimizer.optimizer))
     for name, optimizer in loop.extra.items():

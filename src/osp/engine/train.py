@@ -224,9 +224,10 @@ def build_loop(
     if plan.channels_last:
         method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     method.net.group = plan.group or None
+    loop = Loop(plan, method, fresh, feed, data, folder, fabric, records)
     if plan.compile:
-        method.net.encoder.compile()
-    return Loop(plan, method, fresh, feed, data, folder, fabric, records)
+        method.net.encoder.compile()  # after the loop's check of memory, which cannot look into a compiled one
+    return loop
 
 
 def build_method(plan: Plan, task: Task, network: nn.Module | None = None) -> Method:

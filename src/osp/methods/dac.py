@@ -199,8 +199,9 @@ class DAC(Method):
 
     def refresh(self, step: Step, pool: Pool) -> None:
         """θ from the images seen so far."""
-        if bool(self.averages.seen.any()):
-            self.otsu.fill_(otsu_threshold(self.averages.values()[self.averages.seen]))
+        values = self.averages.values()[self.averages.seen]
+        if len(values) and bool(values.isfinite().all()):  # else the next line of the log says what is wrong
+            self.otsu.fill_(otsu_threshold(values))
             self.log("otsu", self.otsu)
 
     def kept(self) -> Tensor | None:

@@ -165,7 +165,7 @@ class DS3L(Method):
             self.looked = self.look(batch, step)
         weights = self.own_score.weigh(self.looked.probabilities)
         total = summed_with_gradient(weights.sum()) / world()  # over several processes Σ v is that of the global batch
-        unlabeled = (weights * self.looked.gaps).sum() / total
+        unlabeled = (weights * self.looked.gaps).sum() / total.clamp(min=1e-12)
         inner = self.labeled_loss(self.looked, batch) + self.unlabeled_weight(step) * unlabeled
         with frozen_batchnorm_statistics(self.net), uncompiled():
             logits = functional_call(self.net, self.virtual_step(inner), (batch["labeled"]["weak"],))

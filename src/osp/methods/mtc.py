@@ -107,7 +107,7 @@ class MTC(Method):
         self.register_buffer("recorded", torch.zeros((), dtype=torch.int64))
         self.register_buffer("soft", (~unlabeled).float())  # s, of labeled, then unlabeled images
         self.register_buffer("selected", torch.zeros(0, dtype=torch.bool))  # unlabeled rows, once they were selected
-        self.predicted: Tensor | None = None  # by `losses`, for `after_step`
+        self.predicted: tuple[Tensor, Tensor] | None = None  # rows and answers, by `losses` for `after_step`
 
     # Declarations
 
@@ -155,7 +155,7 @@ class MTC(Method):
     def domain_loss(self, features: Tensor, rows: Tensor) -> Tensor:
         """L_d."""
         logits = self.own_score.head(features).float()[:, 0]
-        self.predicted = logits.detach().sigmoid()
+        self.predicted = rows, logits.detach().sigmoid()
         return F.binary_cross_entropy_with_logits(logits, self.soft[rows])
 
     def mixtures(self, batch: Batch, step: Step) -> tuple[Tensor, Tensor]:
@@ -176,7 +176,8 @@ class MTC(Method):
     def after_step(self, batch: Batch, step: Step) -> None:
         """Note what was predicted; images that were not in the batch keep what they had."""
         assert self.predicted is not None
-        self.latest.index_copy_(0, gathered(self.for_domain(batch)[1]), gathered(self.predicted))
+        rows, answers = self.predicted
+        self.latest.index_copy_(0, gathered(rows), gathered(answers))
         self.predicted = None
 
     def refresh(self, step: Step, pool: Pool) -> None:

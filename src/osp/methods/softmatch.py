@@ -86,7 +86,7 @@ class SoftMatch(Method):
     def update(self, confidence: Tensor) -> tuple[Tensor, Tensor]:
         """m and v after this step: means that forget by `decay`, over those of the global batches so far."""
         whole = gathered(confidence)
-        now = torch.stack([whole.mean(), whole.var(correction=min(len(whole) - 1, 1)), whole.new_tensor(1.0)])
+        now = torch.stack([whole.mean(), whole.var(correction=min(len(whole) - 1, 1)), whole.new_ones(())])
         self.moments = self.options.decay * self.moments + (1 - self.options.decay) * now
         mean, variance = self.moments[:2] / self.moments[2]
         return mean, variance

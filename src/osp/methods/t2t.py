@@ -100,7 +100,8 @@ class T2TOptions(Options):
     consistency_from: Literal["kept", "all"] = Field("kept", description="unlabeled images that enter L_u")
     partition_by: Literal["pool", "clusters", "neighbors", "matching"] = Field(
         "pool",
-        description="what cuts the pool: its clusters, labeled neighbors in it, both, or 1 - S as in T2T and OSP",
+        description="what cuts the pool: `clusters` of it, labeled `neighbors` in it, both (`pool`), or `matching`, "
+        "1 - S as in T2T and OSP",
     )
     references: int = Field(4000, ge=10, description="pool images that clusters and neighbors are found in")
     unlabeled_matching: Literal["partition", "entropy", "off"] = Field(
@@ -143,7 +144,7 @@ class Encoded:
 
 class T2T(Method):
     name = "t2t"
-    summary = "matching head and Otsu set OOD images aside; they still serve a rotation task"
+    summary = "OOD images of the pool are set aside; they still serve a rotation task"
     reference = "Huang et al., Trash to Treasure, ICCV 2021"
     Options: ClassVar[type[Options]] = T2TOptions
     validation = "share of ID images in the pool (without labels); without any: Otsu's threshold"

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from osp.parts.draws import rand
 
 UNKNOWN = 2**62
+PUSHES_AHEAD = 15
 
 
 class OODBank(nn.Module):
@@ -129,21 +130,20 @@ class OODBank(nn.Module):
         most = self.capacity * self.num_classes
         self._size_bound += n
         self._class_bound += n
-        if self._short_of_rows(most) or self._short_of_slots():
-            self._size_bound = int(self.size) + n
-            self._class_bound = int(self.counts.max()) + n
-        if self._short_of_rows(most):
-            rows = min(max(self._size_bound, 2 * len(self.features)), most) + 1
+        if not self._short(most):
+            return
+        self._size_bound, self._class_bound = int(self.size) + n, int(self.counts.max()) + n
+        ahead = PUSHES_AHEAD * n  # most rows of a push may be invalid: the next question is so many pushes away
+        if min(self._size_bound + ahead, most) >= len(self.features):
+            rows = min(max(self._size_bound + ahead, 2 * len(self.features)), most) + 1
             self.features, self.ids = _grown(self.features, rows, 0), _grown(self.ids, rows, 0)
-        if self._short_of_slots():
-            wide = min(max(self._class_bound, 2 * self.slots.shape[1]), self.capacity) + 1
+        if min(self._class_bound + ahead, self.capacity) >= self.slots.shape[1]:
+            wide = min(max(self._class_bound + ahead, 2 * self.slots.shape[1]), self.capacity) + 1
             self.slots = _grown(self.slots, wide, 1)
 
-    def _short_of_rows(self, most: int) -> bool:
-        return min(self._size_bound, most) >= len(self.features)
-
-    def _short_of_slots(self) -> bool:
-        return min(self._class_bound, self.capacity) >= self.slots.shape[1]
+    def _short(self, most: int) -> bool:
+        rows = min(self._size_bound, most) >= len(self.features)
+        return rows or min(self._class_bound, self.capacity) >= self.slots.shape[1]
 
 
 def _grown(table: Tensor, length: int, axis: int) -> Tensor:

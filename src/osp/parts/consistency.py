@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 
 from osp.parts.draws import randn
-from osp.parts.reduce import masked_mean
+from osp.parts.reduce import masked_mean, widened
 
 
 def kl_divergence(target_logits: Tensor, logits: Tensor, temperature: float = 1.0) -> Tensor:
     """KL(q ‖ p) row by row with q = softmax(target logits / T), p = softmax(logits)."""
+    target_logits, logits = widened(target_logits), widened(logits)
     log_target = (target_logits / temperature).log_softmax(dim=1)
     return (log_target.exp() * (log_target - logits.log_softmax(dim=1))).sum(dim=1)
 
@@ -24,7 +25,7 @@ def sharpened_consistency(
     `least`: see `masked_mean`.
     """
     weak_logits = weak_logits.detach()
-    mask = weak_logits.softmax(dim=1).amax(dim=1) >= threshold
+    mask = widened(weak_logits).softmax(dim=1).amax(dim=1) >= threshold
     return masked_mean(kl_divergence(weak_logits, strong_logits, temperature), mask, least), mask
 
 

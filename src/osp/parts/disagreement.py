@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from osp.parts.reduce import batch_mean
+from osp.parts.reduce import batch_mean, widened
 
 LARGEST = 2**22
 """Joint probabilities at once, where one head alone has no more: ten heads of a thousand classes have 10⁸ of them."""
@@ -37,14 +37,15 @@ def mutual_information(probabilities: Tensor) -> Tensor:
     0.6931
     """
     _, heads, classes = probabilities.shape
-    flat = probabilities.flatten(1)
+    flat = widened(probabilities).flatten(1)
     tiny = torch.finfo(flat.dtype).tiny  # a joint probability may be 0, and 0 ln 0 = 0
     marginal = batch_mean(flat.mean(dim=0)).clamp(min=tiny).log()
     at_once = max(1, LARGEST // (heads * classes**2))  # heads; each with itself and all that follow
     total = flat.new_zeros(())
     for first in range(0, heads, at_once):
         start, end = first * classes, (first + at_once) * classes
-        joint = batch_mean(flat[:, start:end].T @ flat[:, start:] / len(flat))
+        with torch.autocast(flat.device.type, enabled=False):  # half precision has no such small probabilities
+            joint = batch_mean(flat[:, start:end].T @ flat[:, start:] / len(flat))
         terms = joint * (joint.clamp(min=tiny).log() - marginal[start:end, None] - marginal[None, start:])
         information = terms.view(-1, classes, heads - first, classes).sum(dim=(1, 3))
         total = total + information.triu(diagonal=1).sum()

@@ -6,17 +6,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from osp.parts.consistency import kl_divergence
-from osp.parts.reduce import masked_mean
+from osp.parts.reduce import masked_mean, widened
 
 
 def labeled_anchors(logits: Tensor, targets: Tensor, delta: float = 0.8) -> Tensor:
     """Eq. 2: labeled images of class c with p[c] > δ, as a mask; their class is the label."""
-    return logits.detach().softmax(dim=1).gather(1, targets[:, None]).squeeze(1) > delta
+    return widened(logits.detach()).softmax(dim=1).gather(1, targets[:, None]).squeeze(1) > delta
 
 
 def unlabeled_anchors(logits: Tensor, delta: float = 0.8) -> tuple[Tensor, Tensor]:
     """Eq. 3: unlabeled images with max p > δ, as a mask, and their class ŷ = argmax p."""
-    confidence, classes = logits.detach().softmax(dim=1).max(dim=1)
+    confidence, classes = widened(logits.detach()).softmax(dim=1).max(dim=1)
     return confidence > delta, classes
 
 

@@ -8,6 +8,11 @@ from torch import Tensor
 from osp.distributed import summed, world
 
 
+def widened(values: Tensor) -> Tensor:
+    """At least float32: half precision cannot count far, and the CPU's autocast does not widen a softmax."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
 def masked_mean(values: Tensor, mask: Tensor, least: float = 0.0) -> Tensor:
     """Σ_i m_i v_i / max(Σ_i m_i, least · N): the mean over the selected, counted as no fewer than a share of the batch.
 
@@ -18,7 +23,7 @@ def masked_mean(values: Tensor, mask: Tensor, least: float = 0.0) -> Tensor:
     >>> masked_mean(torch.tensor([1.0, 5.0, 9.0]), torch.tensor([True, False, True])).item()
     5.0
     """
-    values = values.to(torch.promote_types(values.dtype, torch.float32))  # half precision cannot count far
+    values = widened(values)
     if least == 1.0:
         return torch.where(mask, values, 0.0).sum() / max(len(mask), 1)
     count = _over_processes(mask.sum(dtype=values.dtype))
@@ -31,10 +36,10 @@ def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
     >>> weighted_mean(torch.tensor([1.0, 5.0]), torch.tensor([3.0, 1.0])).item()
     2.0
     """
-    values = values.to(torch.promote_types(values.dtype, torch.float32))
+    values = widened(values)
     weights = weights.detach().to(values.dtype)
     total = _over_processes(weights.sum())
-    return (weights * values).sum() / total.clamp(min=_tiny(values))
+    return (weights * values).sum() / torch.where(total > 0, total, 1.0)  # a tiny divisor would make its gradient NaN
 
 
 def batch_mean(mean: Tensor) -> Tensor:
@@ -58,7 +63,7 @@ def batch_std(values: Tensor) -> Tensor:
     if world() == 1:
         return values.std()
     own = values.double()
-    count, total = summed(torch.stack([own.new_tensor(own.numel()), own.sum()]))
+    count, total = summed(torch.stack([own.new_full((), own.numel()), own.sum()]))
     variance: Tensor = summed((own - total / count).square().sum()) / (count - 1)
     return variance.sqrt().to(values.dtype)
 

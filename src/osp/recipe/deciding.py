@@ -65,7 +65,7 @@ def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None
     decided = {"method": recipe.method or "osp", "network": None if custom_network else network, "data": data}
     contents = contents_of({**decided, "ood_data": recipe.ood_data, "options": options.model_dump()})
     unchanged = {"image_size", "ood_data", "test_ood", "save_every", "save_seconds", "tracker"}
-    on_cpu = device == "cpu" or not (device != "auto" or torch.cuda.is_available() or torch.backends.mps.is_available())
+    on_cpu = device == "cpu" or (device == "auto" and not torch.cuda.is_available())
     return Plan(
         **recipe.model_dump(include=unchanged),
         **{key: getattr(spec, key) for key in SPLIT_FIELDS},

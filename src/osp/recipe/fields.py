@@ -126,7 +126,7 @@ GROUPS: dict[str, dict[str, Text]] = {
     "Machine": {
         "seed": Text("seed of everything random", "0", "Seed of everything random.", int),
         "device": Text(
-            "auto takes a CUDA GPU if there is one, then Apple's MPS, then the CPU; `--set device=cpu` forces one",
+            "auto takes a CUDA GPU if there is one, else the CPU; `--set device=cpu` forces one",
             "auto",
         ),
         "precision": Text(

@@ -95,8 +95,10 @@ class Fields(BaseModel):
     @field_validator("device")
     @classmethod
     def _a_device(cls, value: str | None) -> str | None:
-        if value is not None and not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", value):
-            raise ValueError("it should be 'auto', 'cpu', 'cuda', 'cuda:1' or 'mps'")
+        if value is not None and not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
+            raise ValueError(
+                "it should be 'auto', 'cpu', 'cuda' or 'cuda:1' (Apple's MPS lacks the float64 of OOD scores)"
+            )
         return value
 
     @field_validator("tracker")

@@ -73,11 +73,10 @@ def autocontrast_table(images: Tensor) -> Tensor:
     """`ImageOps.autocontrast`: each channel's range stretched to 0..255. N×C×256.
 
     Pillow computes in double precision and truncates, and whole numbers may come out just below themselves; so double
-    here too, except on MPS, which has none (there at most one grey level apart).
+    here too.
     """
-    real = torch.float32 if images.device.type == "mps" else torch.float64
-    low = images.amin((2, 3)).to(real)[..., None]
-    high = images.amax((2, 3)).to(real)[..., None]
+    low = images.amin((2, 3)).double()[..., None]
+    high = images.amax((2, 3)).double()[..., None]
     levels = _levels(images.device)
     scale = torch.full_like(low, 255).div_((high - low).clamp_(min=1))  # 255 / tensor would round twice
     table = (levels * scale + -low * scale).clamp_(0, 255).to(torch.uint8)
