@@ -370,3 +370,21 @@ def test_a_large_gradient_is_clipped_to_the_option(tmp_path: Path) -> None:
 
     assert moved(0.01) == pytest.approx(0.01, rel=1e-3)
     assert moved(None) > 0.02
+
+
+def test_mixed_precision_keeps_no_casts_of_weights_from_passes_without_a_graph(tmp_path: Path) -> None:
+    source = """
+import torch
+from osp.methods.fixmatch import FixMatch as Base
+
+
+class Asks(Base):
+    name = "asks"
+
+    def losses(self, batch, step):
+        assert torch.is_autocast_enabled("cpu") and not torch.is_autocast_cache_enabled()
+        return super().losses(batch, step)
+"""
+    (tmp_path / "asks.py").write_text(source, encoding="utf-8")
+    run(small(str(tmp_path / "asks.py"), steps=2, precision="bf16-mixed"), tmp_path / "run")
+    assert torch.is_autocast_cache_enabled()

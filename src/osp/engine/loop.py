@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,7 +132,7 @@ class Loop:
         for dropout in self.dropouts:
             dropout.set_step(step.seed, step.index, step.rank, step.world)
         torch.manual_seed(key_to_seed(step.seed, step.index, "torch", step.rank))  # for a user's module that draws
-        with self.fabric.autocast():
+        with self.autocast():
             extra_losses = self.method.extra_losses(batch, step)
         for name, loss in extra_losses.items():
             optimizer = self.extra[name]
@@ -142,7 +142,7 @@ class Loop:
             average_gradients(parameters)
             optimizer.step()  # not through fabric: its loss scaling knows nothing of these gradients
             optimizer.zero_grad(set_to_none=True)
-        with self.fabric.autocast():
+        with self.autocast():
             terms = self.method.losses(batch, step)
             total = torch.stack([term.float() for term in terms.values()]).sum()
         self.fabric.backward(total)
@@ -160,6 +160,14 @@ class Loop:
         self.first_bad = torch.where(bad, step.index, self.first_bad)
         self.tally.add({"loss": total.detach(), **{name: term.detach() for name, term in terms.items()}})
         self.take_logged()
+
+    @contextlib.contextmanager
+    def autocast(self) -> Iterator[None]:
+        """Fabric's, without its cache: before torch 2.11 weights cast in a pass without a graph get no gradient later."""
+        with self.fabric.autocast():
+            if torch.is_autocast_enabled(self.fabric.device.type):
+                torch.set_autocast_cache_enabled(False)  # leaving the context puts it back
+            yield
 
     def take_logged(self) -> None:
         """Add what the method noted since the last time; nothing is read from the device here."""
