@@ -81,6 +81,41 @@ def test_numbers_of_images_take_the_place_of_ratios() -> None:
     assert (plan.id_count, plan.ood_count, plan.ood_ratio, plan.unlabeled) == (60, 90, None, None)
 
 
+@pytest.mark.parametrize("name", ["table1", "control"])
+@pytest.mark.parametrize("how", ["fields", "settings"])
+def test_with_numbers_of_images_no_column_is_named_after_a_ratio_or_stands_beside_the_papers(
+    name: str, how: str
+) -> None:
+    counts = {"fields": {"ood_count": 90}, "settings": ("ood_count=90",)}[how]
+    table = expand(find_grid(name), Choice(datasets=("mnist", "cifar10"), methods=("osp",), **{how: counts}))  # type: ignore[arg-type]
+    assert table.columns == ("mnist", "cifar10")
+    assert {cell.paper for cell in table.cells} == {None}
+    assert {plan.ood_ratio for plan in table.plans} == {None}
+
+
+@pytest.mark.parametrize(
+    ("setting", "kept"),
+    [
+        ("labels_per_class=4", False),
+        ("labels_per_class=10", True),
+        ("unlabeled=20000", False),
+        ("id_classes=[1, 2]", False),
+        ("val_per_class=5", False),
+        ("val_per_class=50", True),
+        ("steps=10", True),
+    ],
+)
+def test_the_papers_number_stands_beside_runs_on_its_own_split_only(setting: str, kept: bool) -> None:
+    choice = Choice(datasets=("mnist",), methods=("osp",), ratios=(0.6,), settings=(setting,))
+    (cell,) = expand(find_grid("table1"), choice).cells
+    assert (cell.paper is not None) == kept
+
+
+def test_lengths_that_differ_have_columns_of_their_own() -> None:
+    grid = Grid(name="mine", title="t", methods=("osp",), datasets=("digits",), lengths=(0.011, 0.014))
+    assert expand(grid, DEMO).columns == ("1.1% of the steps", "1.4% of the steps")
+
+
 def test_a_figure_without_runs_has_none_whatever_methods_are_asked_for() -> None:
     assert expand(find_grid("figure2"), Choice(methods=("osp",))).cells == ()
 

@@ -229,10 +229,16 @@ def test_a_note_is_shown_where_it_applies(tmp_path: Path) -> None:
 def test_showing_a_store_runs_no_method_file_that_a_stored_plan_names(tmp_path: Path) -> None:
     ran = payload(tmp_path / "payload.py")
     table = filled(tmp_path, (1.0,))
+    hostile = {
+        run.name: run.plan.changed(method=str(tmp_path / "payload.py"), method_content=None) for run in table.runs
+    }
     for run in table.runs:
-        changed = run.plan.changed(method=str(tmp_path / "payload.py"), method_content=None)
-        run.folder.plan.write_text(changed.dump())
-    table = fill(Store(tmp_path / "store"), table)
-    assert len(write([table], [], tmp_path / "out")) == 5
-    assert budgets(table)[0].validation == "10 per class: nothing"
+        run.folder.plan.write_text(hostile[run.name].dump())
+    shown = fill(Store(tmp_path / "store"), table)
+    assert all("its plan is another" in problem for problem in shown.problems)
+    assert (shown.runs, len(shown.problems), len(write([shown], [], tmp_path / "out"))) == ([], len(hostile), 5)
+    cells = [
+        replace(cell, runs=tuple(replace(run, decided=hostile[run.name]) for run in cell.runs)) for cell in table.cells
+    ]
+    assert budgets(replace(table, cells=tuple(cells)))[0].validation == "10 per class: nothing"
     assert not ran.exists()

@@ -13,6 +13,7 @@ from osp.errors import UserError, suggest
 from osp.plugins import is_file, same_path
 from osp.recipe import Plan, Recipe, apply_assignments, make_plan
 from osp.recipe.code import files_in
+from osp.recipe.plan import SPLIT_FIELDS
 from osp.runs.run import Run
 
 
@@ -33,8 +34,22 @@ class Choice:
     @property
     def named(self) -> tuple[str, ...]:
         """What the user has named here: files of code among it may stand in a grid file, too."""
-        fields = apply_assignments(self.fields, list(self.settings))
-        return (*self.methods, *self.datasets, *files_in(fields).values())
+        return (*self.methods, *self.datasets, *files_in(self.given).values())
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Fields and settings, as those of a recipe."""
+        return apply_assignments(self.fields, list(self.settings))
+
+    @property
+    def counts(self) -> bool:
+        """Whether numbers of images take the place of shares of OOD images."""
+        return not self.ratios and "ood_ratio" not in self.given and bool({"id_count", "ood_count"} & set(self.given))
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What is set for all runs, as behind --set; folders are nobody's business."""
+        return (*(f"{key}={value}" for key, value in self.fields.items() if key != "data_dir"), *self.settings)
 
 
 SMALLER_TOTAL = "smaller total"
@@ -198,14 +213,14 @@ def chosen_columns(grid: Grid, choice: Choice) -> list[Entry]:
         if not settings:
             have = sorted({str(each.fields["data"]) for each in fixed if "data" in each.fields})
             raise UserError(f"--datasets: {grid.name} is about {', '.join(have)} only.")
-    ratios: Sequence[float | None] = choice.ratios or grid.ratios or [None]
+    ratios: Sequence[float | None] = choice.ratios or (() if choice.counts else grid.ratios) or [None]
     columns = []
     for data, setting, ratio, length in product(datasets, settings or [NO_SETTING], ratios, grid.lengths or [None]):
         words = [
             data if (data,) != grid.datasets else None,
             setting.name,
             f"{ratio:g}" if ratio is not None and (ratio,) != grid.ratios else None,
-            f"{length:.0%} of the steps" if length is not None else None,
+            f"{100 * length:g}% of the steps" if length is not None else None,
         ]
         name = " ".join(word for word in words if word) or data or "all"
         given = {"data": data, "ood_ratio": ratio, "length": length}
@@ -215,19 +230,25 @@ def chosen_columns(grid: Grid, choice: Choice) -> list[Entry]:
 
 
 def make_cell(grid: Grid, choice: Choice, row: Entry, column: Entry) -> Cell:
-    """The plans of one cell, made to fit the data, and in which ways they are not the paper's."""
+    """The plans of one cell, made to fit the data, and in which ways they are not the paper's.
+
+    The paper's number is that of the grid's own split: it is left out where another one was asked for.
+    """
     paper = grid.paper.value(row.name, column.name)
     if row.published or column.published:
         return Cell(row.name, column.name, paper=paper, problem="published number only")
     options = {**grid.fields.get("options", {}), **row.fields.get("options", {})}
-    fields = {**grid.fields, **column.fields, **row.fields, **choice.fields}
-    fields |= {"scale": choice.scale, "options": options}
-    length = fields.pop("length", None)
-    if ("id_count" in choice.fields or "ood_count" in choice.fields) and "ood_ratio" not in choice.fields:
-        fields.pop("ood_ratio", None)  # numbers of images take the place of the ratio
-    fields = apply_assignments(fields, list(choice.settings))
+    own = {**grid.fields, **column.fields, **row.fields, "scale": choice.scale, "options": options}
+    length = own.pop("length", None)
+    fields = apply_assignments({**own, **choice.fields}, list(choice.settings))
+    if choice.counts:
+        fields.pop("ood_ratio", None)
     try:
         plan, unlike = fitted(Recipe(**{**fields, "seed": choice.seeds[0]}), length)
+        if paper is not None and not choice.given.keys().isdisjoint(SPLIT_FIELDS):
+            theirs = {key: value for key, value in fields.items() if key not in SPLIT_FIELDS}
+            usual, _ = fitted(Recipe(**theirs, **{key: own[key] for key in SPLIT_FIELDS if key in own}), length)
+            paper = paper if all(getattr(plan, key) == getattr(usual, key) for key in SPLIT_FIELDS) else None
     except UserError as error:
         raise UserError(f"{grid.name}, {row.name}, {column.name}: {error}") from None
     # nothing but the seed depends on the seed

@@ -162,7 +162,7 @@ def as_json(tables: Sequence[Table], base: str | None = None) -> str:
         "title": grid.title,
         "scale": choice.scale,
         "seeds": list(choice.seeds),
-        "set": list(choice.settings),
+        "set": list(choice.words),
         "test": TEST,
         "cells": records(tables),
         "against": None if base is None else {"row": base, "differences": pairs},

@@ -128,8 +128,8 @@ def legend(table: Table) -> list[str]:
         lines.append("; ".join(": ".join(MARKS[mark]) for mark in marks) + ".")
     variants = dict.fromkeys(str(run.result["data_variant"]) for run in table.runs if run.result.get("data_variant"))
     lines += [f"data variant: {variant}" for variant in variants]
-    if settings := table.choice.settings:
-        lines.append(f"set for all: {', '.join(settings)}")
+    if table.choice.words:
+        lines.append(f"set for all: {', '.join(table.choice.words)}")
     return lines + table.notes
 
 
@@ -145,11 +145,11 @@ def settings_sheet(table: Table) -> Sheet:
     grid, choice, rows = table.grid, table.choice, []
     for data in choice.datasets or grid.datasets:
         paper = " / ".join(f"{number:,.0f}" for number in grid.paper.rows.get(data, ()) if number is not None)
-        for ratio in choice.ratios or grid.ratios:
-            fields = {**grid.fields, **choice.fields, "data": data, "ood_ratio": ratio, "seed": choice.seeds[0]}
+        for ratio in choice.ratios or ((None,) if choice.counts else grid.ratios):
+            fields = {**grid.fields, "ood_ratio": ratio, **choice.fields, "data": data, "seed": choice.seeds[0]}
             numbers = counted(Recipe(**apply_assignments(fields, list(choice.settings))))
             texts = [f"{number:,}" for number in numbers] or ["no data", *[""] * (len(COUNTS) - 1)]
-            rows.append((f"{data} {ratio:g}", *texts, paper or "-"))
+            rows.append((data if ratio is None else f"{data} {ratio:g}", *texts, paper or "-"))
     return sheet("Classes and images", ("", *COUNTS, "paper"), rows, table.notes)
 
 
