@@ -62,7 +62,8 @@ def unfinished(store: Store, jobs: Sequence[Job]) -> list[Job]:
 
 
 class KeyCache:
-    """Content keys of images, looked up once for each set; None where the images are not here."""
+    """Content keys of images, looked up once for each set, and for each seed where a set is made from it; None where
+    the images are not here."""
 
     def __init__(self, store: Store) -> None:
         self._known: dict[tuple[Any, ...], dict[str, str] | None] = {}
@@ -72,7 +73,9 @@ class KeyCache:
         if not any(name.startswith(f"{plain_name(plan.data)}-") for name in self._names):
             return None  # there is nothing to compare with
         where = (plan.data, plan.data_dir, plan.image_size, plan.ood_data, plan.ood_dir)
-        key = (*where, plan.seed if plan.ood_data in ("gaussian", "uniform") else None)
+        own = not {"data", "ood_data"}.isdisjoint(plan.contents)  # code of the user's own may make images of the seed
+        made = own or not {"gaussian", "uniform"}.isdisjoint((plan.data, plan.ood_data))
+        key = (*where, plan.seed if made else None)
         if key not in self._known:
             from osp.engine.data import content_keys
 

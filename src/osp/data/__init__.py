@@ -72,9 +72,10 @@ def load(
 
     `size` resizes the images, antialiased, to size x size (photographs: shorter side, then the middle). Left out,
     images keep their own size, except in `tinyimagenet`, `stl10`, `lsun`, `folder`, `pile` and `shards`, which then are
-    32x32. `seed` only matters for `gaussian` and `uniform`, which are made from it. `progress(done, total, text)` is
-    called now and then during anything that takes long. A missing set is fetched from its publisher. `named=False` is
-    for names from a stored plan: a file is then run only if the user has named it elsewhere.
+    32x32. `seed` is what `gaussian` and `uniform` are made from, and a set of your own may use it (`Request.seed`); the
+    others are the same for every seed. `progress(done, total, text)` is called now and then during anything that takes
+    long. A missing set is fetched from its publisher. `named=False` is for names from a stored plan: a file is then run
+    only if the user has named it elsewhere.
 
     >>> train, test = load("digits")
     >>> train.shape, train.labels[:3].dtype, len(train) > len(test)
