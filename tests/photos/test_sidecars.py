@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,24 @@ def test_sidecars_are_written_beside_the_photos_and_taken_back(tmp_path: Path) -
     assert (undone.sidecars, undone.restored, undone.problems) == (3, 0, ())
     assert tree(pile) == before
     assert os.stat(pile / "a.jpg.xmp").st_mtime_ns == 10**18
+    assert not out.exists()
+
+
+def test_keywords_of_an_earlier_sort_give_way_to_those_of_this_one(tmp_path: Path) -> None:
+    decisions, pile, out = make(tmp_path), tmp_path / "pile", tmp_path / "out"
+    before = tree(pile)
+    sort_pile(decisions, out, "xmp")
+    first = tree(pile)
+    others = [replace(each, label="owl", inside=True, probability=0.99) for each in decisions]
+    sort_pile(others, out, "xmp")
+    assert keywords((pile / "a.jpg.xmp").read_bytes()) == (["holiday", "a < b", "owl"], ["osp|owl"])
+    assert keywords((pile / "c.jpg.xmp").read_bytes()) == (["owl"], ["osp|owl"])
+    sort_pile(decisions, out, "xmp")
+    assert tree(pile) == first
+    (verdict,) = verify(out)
+    assert verdict.whole, verdict
+    assert not undo(out).problems
+    assert tree(pile) == before
     assert not out.exists()
 
 

@@ -46,6 +46,7 @@ from osp.photos.journal import (
 )
 from osp.photos.reaching import Outside, Place, copy, leaves, move, reached, rewrite, same_content
 from osp.photos.sidecars import LARGEST, merged
+from osp.photos.undoing import Left, undo_one, undo_sidecar
 from osp.photos.whereabouts import Moved, is_there, moved_by_hand, place_now
 from osp.tables import defused, fused, write_table
 
@@ -111,7 +112,7 @@ def sort_pile(
     try:
         out.mkdir(parents=True, exist_ok=True)
         with Journal(out / JOURNAL, root) as journal:
-            work = _Work(out, root, action, journal, there, moved, len(rows))
+            work = _Work(out, root, action, journal, noted.entries, there, moved, len(rows))
             work.bring_along([each for each in noted.entries if "with" in each])
             for done, decision in enumerate(ordered, 1):
                 folder = folders.place(decision.label, decision.inside, decision.sure >= sure, decision.group)
@@ -182,6 +183,8 @@ class _Work:
     """The pile."""
     action: Action
     journal: Journal
+    noted: list[dict[str, Any]]
+    """What earlier calls have written in the journal."""
     there: dict[str, dict[str, Any]]
     """Lines of the journal on photos that an earlier call has placed, by where they come from."""
     moved: Moved
@@ -189,6 +192,11 @@ class _Work:
     beside: int = 0
     failed: list[tuple[str, str]] = field(default_factory=list)
     companions: Companions = field(default_factory=Companions)
+
+    def __post_init__(self) -> None:
+        self._names = {each["to"]: each["from"] for each in self.noted if each.get("to")}
+        """Places that earlier calls have used, and for what: nothing else gets them, so that each can be undone."""
+        self._tagged = {each["from"]: each for each in self.noted if each.get("action") == "xmp"}
 
     def sort(self, decision: Prediction, folder: str, row: list[str]) -> str:
         """The place of a photo below `out`, or its folder where it stays; nothing where it could not be placed."""
@@ -198,10 +206,15 @@ class _Work:
             if self.action == "xmp":
                 self._tag(f"{os.path.abspath(decision.file)}.xmp", folder, decision.label)
                 return folder
-            begun = self.there.get(os.path.abspath(decision.file))
-            if begun and begun["action"] == self.action and (place := self._finished(begun)):
-                self.earlier += 1
-                return place
+            if begun := self.there.get(os.path.abspath(decision.file)):
+                stays = begun["action"] == "move" or (begun["from"], begun["to"]) in self.moved
+                fits = begun["action"] == self.action and (stays or _folder(begun["to"]) == folder)
+                if fits and (place := self._finished(begun)):
+                    self.earlier += 1
+                    return place
+                if not stays:
+                    with contextlib.suppress(Left):  # changed since: it is kept, beside the new one
+                        undo_one(self.out, begun, [self.root], self.moved)
             return self._place(decision, folder, row)
         except (OSError, Outside) as error:
             self.failed.append((decision.file, reason(error) if isinstance(error, OSError) else str(error)))
@@ -249,8 +262,11 @@ class _Work:
                     {**each, "to": os.path.join(*folder.split("/"), renamed(os.path.basename(each["from"]), name, new))}
                     for each in along
                 ]
+                names = {to: path} | {each["to"]: each["from"] for each in beside}
                 with reached(self.out, to) as target:
-                    if any(target.beside(os.path.basename(each)).status() for each in (to, *(b["to"] for b in beside))):
+                    if any(self._names.get(place, old) != old for place, old in names.items()):
+                        continue
+                    if any(target.beside(os.path.basename(place)).status() for place in names):
                         continue
                     line = {**entry, "to": to, "row": [*(defused(cell) for cell in row), defused(to)]}
                     self.journal.write(line, *beside)
@@ -302,20 +318,24 @@ class _Work:
             return place
 
     def _tag(self, path: str, folder: str, label: str) -> None:
-        """Put the folder of a photo into its sidecar, whose earlier content is kept for undo."""
+        """Put the folder of a photo into its sidecar, whose earlier content is kept for undo; what an earlier call has
+        put there is taken out."""
+        keyword = label if folder.partition("/")[0] not in (UNKNOWN, UNSURE) else folder.partition("/")[0]
+        keywords = keyword, f"osp|{folder.replace('/', '|')}"
         with self._source(path) as sidecar:
-            before, old = sidecar.status(), None
-            if before is not None:
-                if not stat.S_ISREG(before.st_mode) or before.st_size > LARGEST:
-                    raise OSError(errno.EINVAL, "its sidecar is a link, no file, or too large")
-                with sidecar.open() as file:
-                    old = file.read(LARGEST)
-            keyword = label if folder.partition("/")[0] not in (UNKNOWN, UNSURE) else folder.partition("/")[0]
-            new = merged(old, keyword, f"osp|{folder.replace('/', '|')}")
+            before, old = _sidecar(sidecar)
+            if (tagged := self._tagged.get(path)) and old is not None and _digest(old) == tagged["content"]:
+                with reached(self.out, placed(tagged)) if tagged["to"] else contextlib.nullcontext() as kept:
+                    first = None if kept is None else _sidecar(kept)[1]
+                if merged(first, *keywords) == old:
+                    return
+                with contextlib.suppress(Left):  # what was there before it is gone
+                    undo_sidecar(self.out, tagged, [self.root])
+                before, old = _sidecar(sidecar)
+            new = merged(old, *keywords)
             if new == old:
                 return
-            content = hashlib.blake2b(new, digest_size=16).hexdigest()
-            entry = {"action": "xmp", "from": path, "to": "", "size": len(new), "content": content}
+            entry = {"action": "xmp", "from": path, "to": "", "size": len(new), "content": _digest(new)}
             if old is None:
                 self.journal.write(entry)
                 rewrite(sidecar, new, None)
@@ -323,12 +343,28 @@ class _Work:
             self._make_folders(SIDECARS)
             name = os.path.basename(path)
             for number in itertools.count(1):
-                with reached(self.out, os.path.join(SIDECARS, _numbered(name, number))) as kept:
-                    if kept.status() is None:
-                        self.journal.write({**entry, "to": os.path.join(SIDECARS, os.path.basename(kept.path))})
+                to = os.path.join(SIDECARS, _numbered(name, number))
+                with reached(self.out, to) as kept:
+                    if kept.status() is None and self._names.get(to, path) == path:
+                        self.journal.write({**entry, "to": to})
                         copy(sidecar, kept)
                         rewrite(sidecar, new, before)
                         return
+
+
+def _sidecar(place: Place) -> tuple[os.stat_result | None, bytes | None]:
+    """Status and content; nothing where there is none."""
+    status = place.status()
+    if status is None:
+        return None, None
+    if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:
+        raise OSError(errno.EINVAL, "its sidecar is a link, no file, or too large")
+    with place.open() as file:
+        return status, file.read(LARGEST)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def _numbered(name: str, number: int) -> str:

@@ -64,14 +64,14 @@ def undo(out: Path | str, progress: Progress | None = None, *, trust_journal: bo
                 _undo_folder(out, entry, ours)
             else:
                 if os.path.dirname(entry["from"]) in inside:
-                    raise _Left(f"its old place {entry['from']} leads into this folder by now")
+                    raise Left(f"its old place {entry['from']} leads into this folder by now")
                 undone = (
-                    _undo_sidecar(out, entry, roots)
+                    undo_sidecar(out, entry, roots)
                     if entry["action"] == "xmp"
-                    else _undo_one(out, entry, roots, by_hand)
+                    else undo_one(out, entry, roots, by_hand)
                 )
                 counts["with" if "with" in entry else entry["action"]] += undone
-        except (_Left, Outside, OSError) as left:
+        except (Left, Outside, OSError) as left:
             ours.add(Path(place))
             problems.append((place, reason(left) if isinstance(left, OSError) else str(left)))
         if progress:
@@ -84,7 +84,7 @@ def undo(out: Path | str, progress: Progress | None = None, *, trust_journal: bo
     return Undone(restored, counts["move"], tuple(problems), table, counts["with"], counts["xmp"])
 
 
-class _Left(Exception):
+class Left(Exception):
     """Why something was left as it is."""
 
 
@@ -92,14 +92,14 @@ def _undo_folder(out: Path, entry: dict[str, Any], ours: set[Path]) -> None:
     """Take a folder away; one that still holds something else than `ours`, which was told of, is named."""
     with reached(out, placed(entry)) as folder, contextlib.suppress(FileNotFoundError):
         if folder.is_link():
-            raise _Left("it is a link, not the folder that was made")
+            raise Left("it is a link, not the folder that was made")
         if folder.status() is None:
             return
         try:
             folder.rmdir()
         except OSError:
             if any(path not in ours for path in Path(folder.path).rglob("*")):
-                raise _Left("not empty: it holds files that were not put there by sorting") from None
+                raise Left("not empty: it holds files that were not put there by sorting") from None
 
 
 def _undo_table(out: Path, entry: dict[str, Any], keep: bool) -> bool:
@@ -110,12 +110,12 @@ def _undo_table(out: Path, entry: dict[str, Any], keep: bool) -> bool:
         if keep or table.status() is None:
             return False
         if not table.is_file():
-            raise _Left("it is not the table that was written")
+            raise Left("it is not the table that was written")
         table.remove()
         return True
 
 
-def _undo_one(out: Path, entry: dict[str, Any], roots: list[str], by_hand: Moved) -> int:
+def undo_one(out: Path, entry: dict[str, Any], roots: list[str], by_hand: Moved) -> int:
     """Take one operation back, whether it was begun, finished or already taken back."""
     root, relative = origin_of(entry["from"], roots)
     place = place_now(entry, by_hand)
@@ -127,36 +127,36 @@ def _undo_one(out: Path, entry: dict[str, Any], roots: list[str], by_hand: Moved
             partial_of(source).remove()
         if target.status() is None:
             if source.status() is None:
-                raise _Left(f"neither here nor at its old place {source.path}")
+                raise Left(f"neither here nor at its old place {source.path}")
             return 0
         if entry["action"] == "link":
             if not target.is_link() or target.readlink() != entry["from"]:
-                raise _Left("it is not the link that was made")
+                raise Left("it is not the link that was made")
             target.remove()
             return 1
         if not target.is_file():
-            raise _Left("it is not the file that was put there")
+            raise Left("it is not the file that was put there")
         if source.status() is not None:
             if not _is_original(out, entry, target, source):
-                raise _Left(_why_not(entry, source))
+                raise Left(_why_not(entry, source))
             target.remove()
             return 1
         if entry["action"] == "copy":
-            raise _Left(f"its original {source.path} is gone")
+            raise Left(f"its original {source.path} is gone")
     with reached(out, place) as target, reached(root, relative, make=True) as source:
         try:
             move(target, source)
         except FileExistsError:
-            raise _Left(f"another file has taken its old place {source.path}") from None
+            raise Left(f"another file has taken its old place {source.path}") from None
     return 1
 
 
-def _undo_sidecar(out: Path, entry: dict[str, Any], roots: list[str]) -> int:
+def undo_sidecar(out: Path, entry: dict[str, Any], roots: list[str]) -> int:
     """Bring a sidecar back to what it was, or delete it where there was none; one that was changed since is left."""
     with reached(*origin_of(entry["from"], roots)) as sidecar:
         partial_of(sidecar).remove()
         ours = sidecar.is_file() and (_is_empty(sidecar) or sidecar.content() == entry.get("content"))
-        changed = _Left(f"the sidecar {sidecar.path} was changed after it was sorted, and is left as it is")
+        changed = Left(f"the sidecar {sidecar.path} was changed after it was sorted, and is left as it is")
         if not entry["to"]:
             if sidecar.status() is None:
                 return 0
@@ -168,7 +168,7 @@ def _undo_sidecar(out: Path, entry: dict[str, Any], roots: list[str]) -> int:
             partial_of(kept).remove()
             if not kept.is_file():
                 if ours:
-                    raise _Left(f"what the sidecar {sidecar.path} was before is gone")
+                    raise Left(f"what the sidecar {sidecar.path} was before is gone")
                 return 0
             if ours:
                 sidecar.remove()
