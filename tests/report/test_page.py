@@ -14,6 +14,7 @@ from PIL import Image
 
 import osp
 from helpers import commands
+from helpers.bombs import endless, pipe
 from helpers.browser import browser
 from helpers.finished import finished
 from osp import Recipe, UserError
@@ -104,6 +105,30 @@ def test_runs_without_ood_or_validation_images_have_a_page(unlabeled: int, tmp_p
     assert "95 % of the labeled images lie at or below it" in text
     assert ("It calls" in text) == (unlabeled > 0)
     assert ("and no unlabeled ones" in text) == (unlabeled == 0)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pipes and devices")
+@pytest.mark.parametrize("harm", [pipe, endless, "secret"])
+def test_a_recipe_of_a_stranger_is_neither_followed_nor_waited_for(harm: Any, tmp_path: Path) -> None:
+    folder = copied(tmp_path)
+    if harm == "secret":
+        (tmp_path / "secret").write_text("my password")
+        folder.recipe.unlink()
+        folder.recipe.symlink_to(tmp_path / "secret")
+    else:
+        harm(folder.recipe)
+    text = write_report(folder.path).read_text()
+    assert "my password" not in text
+    assert "method: osp" in text  # from the plan
+
+
+def test_a_split_of_another_pool_is_told_in_a_sentence(tmp_path: Path) -> None:
+    folder = copied(tmp_path)
+    with np.load(folder.split) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    np.savez(folder.split, **{**arrays, "unlabeled_is_ood": arrays["unlabeled_is_ood"][:-1]})
+    with pytest.raises(UserError, match=r"split\.npz is of another pool than predictions\.npz"):
+        write_report(folder.path)
 
 
 @pytest.mark.parametrize("broken", ["nothing", "empty", "unfinished", "result", "predictions", "out"])

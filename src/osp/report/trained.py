@@ -10,7 +10,9 @@ import numpy as np
 from osp.errors import UserError, printable
 from osp.evaluate.metrics import confusion_matrix, softmax, wilson_interval
 from osp.evaluate.predictions import NONE, UNSAID, Judged
+from osp.files import read_plain
 from osp.recipe import Recipe
+from osp.recipe.reading import LARGEST
 from osp.report.album import NO_PREDICTIONS, DataAlbum, Place, plain
 from osp.report.curves import curves
 from osp.report.embedding import feature_map
@@ -145,8 +147,8 @@ class TrainedView(View):
     def _recipe(self) -> str:
         """The recipe as it was written, or the plan's."""
         try:
-            text = self.run.folder.recipe.read_text(encoding="utf-8", errors="replace")
-        except OSError:
+            text = read_plain(self.run.folder.recipe, LARGEST).decode("utf-8", errors="replace")
+        except OSError:  # none, a link, a pipe, or far too long
             text = Recipe(**self.run.plan.recipe).dump()
         return printable(text, lines=True).strip()
 

@@ -121,6 +121,11 @@ class Run:
         if self.number("pool_auroc") is None:
             return None
         known = read_arrays(self.folder.split).get("unlabeled_is_ood")
+        if known is not None and self.predictions is not None and known.shape != (len(self.predictions.pool),):
+            raise UserError(
+                f"{self.folder.split} is of another pool than {self.folder.predictions.name}: {known.size} and "
+                f"{len(self.predictions.pool)} images."
+            )
         return None if known is None else known.astype(bool)
 
     @cached_property
