@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from helpers.bombs import pipe
 from helpers.runs import run
 from helpers.stores import finished as finished_run
 from helpers.stores import plan_of
@@ -57,6 +59,12 @@ def other_labels(folder: Path) -> None:
     np.savez(folder / "predictions.npz", **arrays)
 
 
+def without_targets(folder: Path) -> None:
+    with np.load(folder / "predictions.npz") as stored:
+        arrays = {name: stored[name] for name in stored.files if name != "test/targets"}
+    np.savez(folder / "predictions.npz", **arrays)
+
+
 def not_numbers(folder: Path) -> None:
     tensors, meta = load_checkpoint(folder / "model.safetensors")
     next(tensor for name, tensor in tensors.items() if name.startswith("encoder"))[0] = float("nan")
@@ -79,6 +87,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "result.json: it belongs": lambda folder: changed(folder / "result.json", identity="x"),
     "figures: accuracy": lambda folder: changed(folder / "result.json", accuracy=99.9),
     "figures": other_labels,
+    "predictions.npz": without_targets,
     "checkpoints/link": lambda folder: (folder / "checkpoints/link").symlink_to("/etc/passwd"),
 }
 
@@ -101,6 +110,14 @@ def test_each_damage_is_found_and_named(what: str, finished: Path, tmp_path: Pat
     shutil.copytree(finished, folder)
     DAMAGE[what](folder)
     assert any(problem.startswith(what) for problem in problems(folder)), problems(folder)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pipes")
+@pytest.mark.parametrize("name", ["plan.yaml", "recipe.yaml", "model.safetensors", "checkpoints/last.safetensors"])
+def test_a_pipe_in_the_place_of_a_file_is_told_and_not_waited_for(name: str, finished: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(finished, tmp_path / "run"))
+    pipe(folder / name)
+    assert any("it is no file" in problem for problem in problems(folder))
 
 
 def test_a_store_is_verified_with_all_its_runs(finished: Path, tmp_path: Path) -> None:

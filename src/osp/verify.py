@@ -193,7 +193,7 @@ def verify_run(path: Path) -> Verdict:
     _check_links(verdict)
     plan = verdict.attempt("plan.yaml", Plan.read, folder.plan)
     split = verdict.file(folder.split, Split.load, folder.split)
-    verdict.file(folder.recipe, read_fields, folder.recipe)
+    verdict.file(folder.recipe, read_fields, folder.recipe, "recipe", True)
     verdict.file(folder.data, folder.read_data)
     verdict.file(folder.metrics, _check_metrics, folder, verdict)
     verdict.file(folder.map, folder.read_map)

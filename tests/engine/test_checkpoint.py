@@ -101,6 +101,20 @@ def test_damaged_and_foreign_files_are_refused_with_a_sentence(tmp_path: Path) -
         load_checkpoint(tmp_path)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes")
+def test_a_pipe_or_a_link_in_the_place_of_a_checkpoint_is_neither_waited_for_nor_followed(tmp_path: Path) -> None:
+    good, link = tmp_path / "good.safetensors", tmp_path / "link.safetensors"
+    save_checkpoint(good, {"a": torch.ones(2)}, {"done": 1})
+    link.symlink_to(good)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="is damaged: it is a link"):
+        load_checkpoint(link)
+    for links in (False, True):
+        with pytest.raises(UserError, match="is damaged: it is no file"):
+            load_checkpoint(tmp_path / "pipe", links=links)
+    assert load_checkpoint(link, links=True)[1] == {"done": 1}  # as the user has named it
+
+
 class Evil:
     def __reduce__(self) -> tuple[Any, ...]:
         return os.system, ("touch evil-was-here",)

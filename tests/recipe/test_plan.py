@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,7 +15,7 @@ from osp import Plan, Recipe, UserError
 from osp.engine.train import build_method
 from osp.methods import Task, available, registry
 from osp.methods.fixmatch import FixMatch, FixMatchOptions
-from osp.recipe import make_plan
+from osp.recipe import make_plan, read_fields
 
 
 @pytest.mark.parametrize("method", available())
@@ -318,3 +319,15 @@ def test_a_damaged_plan_is_refused_with_a_sentence(text: str, tmp_path: Path) ->
     (tmp_path / "plan.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match="plan"):
         Plan.read(tmp_path / "plan.yaml")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes")
+def test_a_pipe_or_a_link_in_the_place_of_a_plan_is_neither_waited_for_nor_followed(tmp_path: Path) -> None:
+    (tmp_path / "good.yaml").write_text(make_plan(Recipe()).dump(), encoding="utf-8")
+    (tmp_path / "link.yaml").symlink_to("good.yaml")
+    os.mkfifo(tmp_path / "plan.yaml")
+    with pytest.raises(UserError, match=r"Cannot read the plan .*link\.yaml: it is a link"):
+        Plan.read(tmp_path / "link.yaml")
+    with pytest.raises(UserError, match=r"Cannot read the plan .*plan\.yaml: it is no file"):
+        Plan.read(tmp_path / "plan.yaml")
+    assert read_fields(tmp_path / "link.yaml")["data"] == "digits"  # a recipe that the user names may be anywhere

@@ -256,7 +256,7 @@ def load_predictor(
             raise UserError(f"The run in {run.path} is not finished; continue it with --resume.")
         if not file.exists() and run.recipe.exists():
             raise UserError(f"The run in {run.path} was made with another version of osp.")
-    tensors, meta = load_checkpoint(file)
+    tensors, meta = load_checkpoint(file, links=run is None)
     if missing := [key for key, each in ModelFacts.model_fields.items() if each.is_required() and key not in meta]:
         raise UserError(f"{file} is no trained model (it lacks {missing[0]!r}); continue its run with --resume.")
     try:

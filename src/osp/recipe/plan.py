@@ -122,7 +122,7 @@ class Plan(Fields):
 
     @classmethod
     def read(cls, path: Path) -> Plan:
-        return cls.of(read_fields(path, "plan"), path)
+        return cls.of(read_fields(path, "plan", kept=True), path)
 
     @classmethod
     def of(cls, fields: dict[str, Any], where: object) -> Plan:

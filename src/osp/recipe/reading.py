@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from osp.errors import UserError, short, suggest
+from osp.files import open_plain
 
 LARGEST = 250_000
 """Bytes of a YAML file that is read, which takes two seconds; ours have a few thousand."""
@@ -69,10 +70,11 @@ def parse_yaml(text: str) -> Any:
         raise ValueError(f"not valid YAML: {type(error).__name__}: {str(error)[:200]}") from None
 
 
-def read_fields(path: str | Path, what: str = "recipe") -> dict[str, Any]:
-    """The fields of a YAML file, not yet validated."""
+def read_fields(path: str | Path, what: str = "recipe", kept: bool = False) -> dict[str, Any]:
+    """The fields of a YAML file, not yet validated. One that a run has `kept` is a file and no link or pipe; what the
+    user names may be either, as in --recipe <(...)."""
     try:
-        with open(path, "rb") as file:
+        with open_plain(Path(path)) if kept else open(path, "rb") as file:
             content = file.read(LARGEST + 1)
     except (OSError, ValueError) as error:  # a NUL in the name is a ValueError
         raise UserError(f"Cannot read the {what} {path}: {getattr(error, 'strerror', None) or error}.") from None

@@ -13,7 +13,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from osp.errors import UserError
-from osp.files import write_bytes
+from osp.files import open_plain, write_bytes
 
 FORMAT = "osp checkpoint 2"
 
@@ -49,9 +49,11 @@ def checksum(tensors: dict[str, Tensor], meta: str) -> str:
     return digest.hexdigest()
 
 
-def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `save_checkpoint` wrote, or a UserError that says what is wrong with the file."""
+def load_checkpoint(path: Path, links: bool = False) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `save_checkpoint` wrote, or a UserError that says what is wrong with the file; `links` are followed where
+    the user has named the file."""
     try:
+        open_plain(path, links=links).close()  # safe_open would wait for a pipe
         with safe_open(str(path), framework="pt") as file:
             header = file.metadata() or {}
             if not header.get("format", "").startswith("osp checkpoint"):
@@ -67,7 +69,8 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except FileNotFoundError:
         raise UserError(f"There is no checkpoint {path}.") from None
     except (SafetensorError, OSError, ValueError, KeyError, RecursionError) as error:
-        raise UserError(f"The checkpoint {path} is damaged: {error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"The checkpoint {path} is damaged: {why}") from None
     return tensors, meta
 
 
