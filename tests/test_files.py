@@ -6,13 +6,15 @@ import errno
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import filelock
+import numpy as np
 import pytest
 
 from osp import UserError
-from osp.files import append_text, locked, make_folder, owned, write_bytes, write_text
+from osp.files import append_text, locked, make_folder, owned, read_arrays, write_arrays, write_bytes, write_text
 
 
 def test_a_link_is_replaced_and_what_it_points_to_is_left_alone(tmp_path: Path) -> None:
@@ -108,3 +110,14 @@ def test_a_lock_that_another_holds_is_waited_for(tmp_path: Path) -> None:
         assert other.stdout.readline() == "held\n"
         with locked(tmp_path / "lock"):
             assert (tmp_path / "done").exists()
+
+
+@pytest.mark.parametrize("header", ["{'descr': (", "{", "'", "0" * 50, "\\"])
+def test_arrays_with_a_header_that_is_none_are_a_sentence(header: str, tmp_path: Path) -> None:
+    write_arrays(tmp_path / "good.npz", {"a": np.arange(3)})
+    text = header.ljust(117).encode() + b"\n"
+    with zipfile.ZipFile(tmp_path / "bad.npz", "w") as file:
+        file.writestr("a.npy", b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(24))
+    assert read_arrays(tmp_path / "good.npz")["a"].tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match=r"."):
+        read_arrays(tmp_path / "bad.npz")

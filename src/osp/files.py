@@ -91,6 +91,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
     We write members as they are. One that claims to be larger than the file is packed, and could unpack to anything.
     """
+    import tokenize
     import zipfile
     import zlib
 
@@ -111,7 +112,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         raise ValueError("it asks for more memory than there is") from None
     except (
         *(OSError, EOFError, KeyError, TypeError, AttributeError, SyntaxError, RuntimeError, RecursionError),
-        *(OverflowError, NotImplementedError, zipfile.BadZipFile, zlib.error),
+        *(OverflowError, NotImplementedError, zipfile.BadZipFile, zlib.error, tokenize.TokenError),
     ) as error:
         raise ValueError(str(error)[:200] or type(error).__name__) from None
 
@@ -270,7 +271,8 @@ def locked(path: Path) -> Iterator[None]:
     if path.is_symlink():
         raise UserError(f"{path} is a link; delete it.")
     lock: BaseFileLock = FileLock(path)
-    with contextlib.suppress(OSError, NotImplementedError):  # writes are atomic anyway
+    # Without it every file is still written whole; two that add to one may do it twice, or the last one wins.
+    with contextlib.suppress(OSError, NotImplementedError):
         while not (lock.is_locked or isinstance(lock, SoftFileLock)):  # it becomes one on a disk without locks
             with contextlib.suppress(Timeout):
                 lock.acquire(timeout=1)

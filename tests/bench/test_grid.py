@@ -189,7 +189,9 @@ def test_an_unknown_method_in_a_file_is_refused() -> None:
         expand(Grid(name="mine", title="t", methods=("ospp",), datasets=("digits",)), Choice())
 
 
-@pytest.mark.parametrize("text", ["", "a", "3-1", "0-", "-1", "1.5"])
+@pytest.mark.parametrize(
+    "text", ["", "a", "3-1", "0-", "-1", "1.5", "0-99999999999999999999", "0-9999999999999999999", "1" * 5000]
+)
 def test_seeds_that_mean_nothing_are_refused(text: str) -> None:
     with pytest.raises(UserError, match="--seeds"):
         parse_seeds(text)

@@ -12,9 +12,10 @@ from sklearn.decomposition import PCA
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from helpers.finished import finished
+from osp.evaluate.predictions import sample_rows
 from osp.report.charts import Line, draw_confusion, draw_lines, draw_scores, over_seeds, worst_pairs
 from osp.report.curves import curves, losses, shares, stage_changes
-from osp.report.embedding import draw_map, embed, feature_map, spread
+from osp.report.embedding import draw_map, embed, feature_map
 from osp.report.figure import line_style, own_style, png, svg
 from osp.report.galleries import doubtful
 from osp.report.trained import TrainedView
@@ -129,9 +130,9 @@ def test_the_map_of_a_run_has_known_classes_and_black_ood_points() -> None:
 
 
 def test_rows_are_spread_from_first_to_last() -> None:
-    assert spread(10, 4).tolist() == [0, 3, 6, 9]
-    assert spread(2, 4).tolist() == [0, 1]
-    assert spread(0, 4).tolist() == []
+    assert sample_rows(10, 4).tolist() == [0, 3, 6, 9]
+    assert sample_rows(2, 4).tolist() == [0, 1]
+    assert sample_rows(0, 4).tolist() == []
 
 
 def test_a_label_looks_wrong_where_all_neighbors_have_another() -> None:

@@ -13,7 +13,7 @@ from osp.data.view_source import ViewSource
 from osp.engine.passes import Passes
 from osp.errors import UserError
 from osp.evaluate.metrics import accuracy, detection, interclass_variance, mean_angle, partition_quality
-from osp.evaluate.predictions import POOL_SAMPLE, Group, PoolPredictions
+from osp.evaluate.predictions import POOL_SAMPLE, Group, PoolPredictions, sample_rows
 from osp.methods.base import Method, Part
 from osp.plugins import is_file, plain_name
 from osp.scores import PoolScore, Score
@@ -150,11 +150,6 @@ class Evaluation:
         with torch.autocast(features.device.type, enabled=False):
             columns = [self.scores[name](features, logits, self.method.net.classifier).float() for name in names]
         return torch.stack(columns, dim=1) if columns else features.new_empty(len(features), 0)
-
-
-def sample_rows(size: int, most: int = POOL_SAMPLE) -> np.ndarray:
-    """At most `most` rows of the pool, evenly spread."""
-    return np.linspace(0, max(size - 1, 0), min(most, size)).astype(np.int64)
 
 
 class NotFinite(UserError):

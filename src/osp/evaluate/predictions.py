@@ -99,6 +99,15 @@ class Judged:
         return Judged([self.where[row] for row in chosen], *(column[chosen] for column in columns))
 
 
+def sample_rows(size: int, most: int = POOL_SAMPLE) -> np.ndarray:
+    """At most `most` of `size` rows, evenly spread.
+
+    >>> sample_rows(5, 3).tolist()
+    [0, 2, 4]
+    """
+    return np.linspace(0, max(size - 1, 0), min(most, size)).astype(np.int64)
+
+
 @dataclass(frozen=True)
 class Predictions:
     """Everything a trained model said, and which score is the reported one."""
@@ -141,6 +150,11 @@ class Predictions:
         """What does not fit together."""
         if self.score not in self.thresholds:
             yield f"the score {self.score!r} has no threshold"
+        for name in ("test", "test_ood"):
+            if name not in self.groups:
+                yield f"the group {name} is missing"
+        if "test" in self.groups and self.groups["test"].targets is None:
+            yield "test/targets is missing"
         classes = self.pool.logits.shape[-1] if self.pool.logits.ndim == 2 else -1
         for name, images in self._parts():
             arrays = _arrays_of(images)

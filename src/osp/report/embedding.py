@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from matplotlib.axes import Axes
 
+from osp.evaluate.predictions import sample_rows
 from osp.report.figure import COLORS, MARKERS
 from osp.runs.run import Run
 
@@ -42,18 +43,18 @@ def feature_map(run: Run, most_id: int = MOST_ID, most_ood: int = MOST_OOD) -> F
     test = run.group("test")
     if run.predictions is None or test is None or test.targets is None:
         return None
-    rows = spread(len(test), most_id)
+    rows = sample_rows(len(test), most_id)
     features, classes = [test.features[rows]], [test.targets[rows]]
     groups, numbers, unknown = ["test"] * len(rows), [rows], "OOD test images"
     ood = run.group("test_ood")
     if ood is not None:
-        rows = spread(len(ood), most_ood)
+        rows = sample_rows(len(ood), most_ood)
         features.append(ood.features[rows])
         groups += ["test_ood"] * len(rows)
     else:
         pool = run.predictions.pool
         called = np.flatnonzero(pool.scores[run.predictions.score][pool.sample] > run.predictions.threshold)
-        chosen = called[spread(len(called), most_ood)]
+        chosen = called[sample_rows(len(called), most_ood)]
         rows, unknown = pool.sample[chosen], "unlabeled images that it calls unknown"
         features.append(pool.features[chosen])
         groups += ["pool"] * len(rows)
@@ -80,15 +81,6 @@ def embed(features: np.ndarray) -> np.ndarray:
     low, high = found.min(axis=0), found.max(axis=0)
     placed: np.ndarray = (found - low) / np.maximum(high - low, 1e-12)
     return placed
-
-
-def spread(size: int, most: int) -> np.ndarray:
-    """At most `most` of `size` rows, evenly spread.
-
-    >>> spread(5, 3).tolist()
-    [0, 2, 4]
-    """
-    return np.linspace(0, max(size - 1, 0), min(most, size)).astype(np.int64)
 
 
 def draw_map(axes: Axes, found: FeatureMap, names: tuple[str, ...], title: str = "", legend: bool = True) -> None:

@@ -11,9 +11,9 @@ import numpy as np
 from osp.data.decode import Unreadable, decode
 from osp.errors import UserError, printable
 from osp.evaluate.metrics import confusion_matrix
-from osp.evaluate.predictions import NONE, Judged
+from osp.evaluate.predictions import NONE, Judged, sample_rows
 from osp.report.album import Photos
-from osp.report.embedding import embed, spread
+from osp.report.embedding import embed
 from osp.report.galleries import MOST, accepted, by_score, disagreements, mistakes
 from osp.report.pile import MOST_GROUPS, bars, class_galleries, group_galleries, nearly_let_in
 from osp.report.view import Gallery, Histogram, Looked, Map, Point, Shot, View, shown
@@ -261,7 +261,8 @@ class FittedView(View):
     def map(self) -> Map | None:
         """Sorted photos by class, photos of the pile by the class they look like, small, and unknown ones black."""
         taught, pile = self.tables, self.tables.pile
-        sorted_rows, pile_rows = spread(len(taught.labels), MOST_LABELED), spread(len(taught.sample), MOST_PILE)
+        sorted_rows = sample_rows(len(taught.labels), MOST_LABELED)
+        pile_rows = sample_rows(len(taught.sample), MOST_PILE)
         features = np.concatenate([taught.labeled[sorted_rows], taught.sample_features[pile_rows]])
         if len(features) < 5:
             return None

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from osp.cli.text import complain
-from osp.errors import UserError, user_path
+from osp.errors import UserError, short, user_path
 
 if TYPE_CHECKING:
     from osp.bench.cells import Choice, Table
     from osp.bench.store import Store
 
+MOST_SEEDS = 1000
 DEFAULT_STORE = Path("runs/store")
 DEFAULT_OUT = Path("runs/bench")
 
@@ -85,10 +86,14 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         first, dash, last = word.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise UserError(f"--seeds {text!r}: write numbers, such as 0-4 or 0,1,2.")
-        several = range(int(first), int(last if dash else first) + 1)
-        if not 0 < len(several) <= 1000:
-            raise UserError(f"--seeds {text!r}: {word.strip()} is no range; write the smaller number first.")
-        seeds += several
+        if max(len(first), len(last)) > 19:
+            raise UserError(f"--seeds {short(text)}: {short(word.strip())} is too large for a seed.")
+        begin, end = int(first), int(last if dash else first)
+        if not 0 <= end - begin < MOST_SEEDS:
+            raise UserError(
+                f"--seeds {text!r}: {word.strip()} is no range of at most {MOST_SEEDS:,} seeds, the smaller one first."
+            )
+        seeds += range(begin, end + 1)
     return tuple(dict.fromkeys(seeds))
 
 
