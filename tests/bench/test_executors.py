@@ -188,3 +188,17 @@ def test_dry_run_status_and_list_start_nothing(grid: Path) -> None:
         ended = osp(grid.parent, *command(grid, "none", only))
         assert ended.returncode == 0, ended.stderr
     assert not (grid.parent / "none").exists()
+
+
+def test_a_stop_while_a_process_is_being_made_reaches_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = Processes(Store(tmp_path / "store"), 1)
+    stopped: list[object] = []
+
+    def slow(*given: object) -> object:
+        executor.stop(at_once=False)  # as a signal's handler would
+        return given[1]
+
+    monkeypatch.setattr("osp.bench.executors.worker.start", slow)
+    monkeypatch.setattr("osp.bench.executors.worker.stop", lambda process, at_once=False: stopped.append(process))
+    executor.start(Job(plan=plan_of(), name="one"))
+    assert stopped == ["one"]

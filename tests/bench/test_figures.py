@@ -87,6 +87,14 @@ def test_a_map_once_drawn_is_drawn_again_without_the_features(without_arrays: Pa
     assert draw("figure-tsne", [run], tmp_path)
 
 
+def test_a_map_that_cannot_be_written_is_drawn_all_the_same(tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(finished().folder.path, copy)
+    (copy / "map.json").unlink(missing_ok=True)
+    (copy / "map.json").mkdir()  # the tests may run as root, for whom nothing is read-only
+    assert tsne.kept_map(Run.read(copy)) is not None
+
+
 @pytest.mark.parametrize(
     "content",
     [

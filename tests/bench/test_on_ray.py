@@ -22,7 +22,7 @@ from osp.bench.executors import run_jobs
 from osp.bench.jobs import jobs_for
 from osp.bench.on_ray import Nodes, carry_out, check_answers, proof_in, take_in
 from osp.bench.store import Store
-from osp.bench.worker import DONE, FAILED, Ended
+from osp.bench.worker import BUSY, DONE, FAILED, Ended
 from osp.errors import UserError
 from osp.version import HARNESS_VERSION
 
@@ -210,3 +210,15 @@ def test_a_lost_node_is_told_and_its_run_started_again(tmp_path: Path) -> None:
     assert said[1] == f"{job.name}: its node was lost (RayError); it is started again (1 of 5 times)"
     assert said[2] == f"1/1 {job.name}: done"
     assert [given[3] for given in ray.given] == [job.anywhere().recipe(3)] * 2
+
+
+def test_what_came_from_a_node_is_kept_where_another_process_holds_the_run_meanwhile(tmp_path: Path) -> None:
+    store, plan = Store(tmp_path / "store"), plan_of(steps=7)
+    folder = finished(Store(tmp_path / "elsewhere"), plan)
+    ended = Ended(DONE, files={path.name: path.read_bytes() for path in folder.iterdir()})
+    with store.claim(folder.name, BUSY), pytest.raises(UserError, match=f"{BUSY} What came .* is kept in .*incoming-"):
+        take_in(store, folder.name, ended)
+    assert (store.root / f".incoming-{folder.name}" / "result.json").read_bytes() == ended.files["result.json"]
+    assert store.status(plan) == "missing"
+    take_in(store, folder.name, ended)
+    assert store.status(plan) == "finished"

@@ -3,7 +3,7 @@ on the nodes of a cluster (`osp.bench.on_ray`). A task of a Slurm array (`osp.be
 
 A run that another bench works on is waited for, not repeated; one whose process has died is continued; one whose node
 was lost is given to another. Failures are noted and do not stop the rest. Ctrl-C and SIGTERM are passed on to the runs,
-which save and end.
+which save and end; on Windows, where a process cannot be asked, they end and keep what they last saved.
 """
 
 from __future__ import annotations
@@ -64,7 +64,10 @@ class Processes:
         return list(self._running.values())
 
     def start(self, job: Job) -> None:
-        self._running[worker.start(self.store, job.name, job.recipe(self._threads))] = job
+        process = worker.start(self.store, job.name, job.recipe(self._threads))
+        self._running[process] = job
+        if self._stopping:  # it was asked to while the process was being made
+            worker.stop(process)
 
     def ended(self) -> list[tuple[Job, Ended]]:
         found = []

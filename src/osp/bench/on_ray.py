@@ -204,17 +204,23 @@ def proof_in(store: Store) -> Iterator[str]:
 
 
 def take_in(store: Store, name: str, ended: Ended) -> None:
-    """Put the files of a run that was carried out on another disk into the store, whole or not at all."""
+    """Put the files of a run that was carried out on another disk into the store, whole or not at all.
+
+    Where another process works on the run meanwhile, they are kept beside it, and it is said where.
+    """
     if ended.log:
         append_text(store.log(name), ended.log)
     if not ended.files:
         return
     target, incoming = store.root / name, free_name(store.root / f".incoming-{name}")
-    with store.claim(name, BUSY):
-        _write(incoming, ended.files)
-        if target.exists():  # of an earlier attempt
-            os.replace(target, free_name(store.root / f".earlier-{name}"))
-        os.replace(incoming, target)
+    _write(incoming, ended.files)
+    try:
+        with store.claim(name, BUSY):
+            if target.exists():  # of an earlier attempt
+                os.replace(target, free_name(store.root / f".earlier-{name}"))
+            os.replace(incoming, target)
+    except UserError as error:
+        raise UserError(f"{error} What came from the node is kept in {incoming}.") from None
 
 
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:

@@ -67,7 +67,7 @@ def start(store: Store, name: str, recipe: dict[str, Any]) -> BaseProcess:
 
 
 def stop(process: BaseProcess, at_once: bool = False) -> None:
-    """Ask a run to save and end, or end it."""
+    """Ask a run to save and end, or end it. Windows can only end it: it goes on from its last save."""
     (process.kill if at_once else process.terminate)()
 
 

@@ -45,7 +45,7 @@ def kept_map(run: Run) -> FeatureMap | None:
     found = feature_map(run)
     if found is not None:
         points = {"places": found.places.astype(float).round(4).tolist(), "classes": found.classes.tolist()}
-        with contextlib.suppress(OSError):  # a store that cannot be written is drawn all the same
+        with contextlib.suppress(UserError):  # a store that cannot be written is drawn all the same
             write_text(run.folder.map, json.dumps(points) + "\n")
         return found
     kept = run.folder.read_map()
