@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from osp.data.images import Images
-from osp.data.views import Augmenter, to_device
+from osp.data.views import Augmenter, parsed, to_device
 from osp.errors import UserError, suggest
 from osp.randomness import generator
 
@@ -150,7 +149,7 @@ class FeatureViews:
         for name in names:
             choices, number = self._choices(name)
             # One order of the stored views per image, the same for `weak` and `weak2`: they take its first and second.
-            base, _ = _parsed(name)
+            base, _ = parsed(name)
             order = torch.rand((draw.batch, len(choices)), generator=draw.generator(base)).argsort(dim=1)
             made[name] = self._take(choices, order[draw.mine, number].numpy(), index)
         return made
@@ -160,8 +159,8 @@ class FeatureViews:
 
     def _choices(self, view: str) -> tuple[list[str], int]:
         """The stored views that a view is drawn from, and which of the drawn order it takes."""
-        base, number = _parsed(view)
-        stored = sorted((name for name in self._stored if _parsed(name)[0] == base), key=lambda name: _parsed(name)[1])
+        base, number = parsed(view)
+        stored = sorted((name for name in self._stored if parsed(name)[0] == base), key=lambda name: parsed(name)[1])
         if not stored:
             raise UserError(f"Features of the view {view!r} are not stored.{suggest(base, self._stored)}")
         choices = ["plain", *stored] if base == "flip" else stored
@@ -179,14 +178,3 @@ class FeatureViews:
             rows = np.flatnonzero(chosen == number)
             out[rows] = self._stored[name][index[rows]]
         return to_device(torch.from_numpy(out), self.device)
-
-
-def _parsed(view: str) -> tuple[str, int]:
-    """A view's name without its number, and which draw of it is meant: `weak` is the first, `weak2` the second.
-
-    >>> _parsed("weak"), _parsed("strong2")
-    (('weak', 0), ('strong', 1))
-    """
-    found = re.fullmatch("(.*?)([2-9]|[1-9][0-9]{1,8})?", view, re.DOTALL)
-    assert found is not None
-    return found[1], int(found[2] or 1) - 1

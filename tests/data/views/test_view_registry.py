@@ -105,6 +105,12 @@ def test_an_installed_package_may_announce_a_view(monkeypatch: pytest.MonkeyPatc
     assert find("inverted2") is Inverted
     with pytest.raises(UserError, match="Did you mean 'inverted'"):
         find("invertet")
+    with pytest.raises(UserError, match="Unknown view 'inverted1'"):  # as where features are stored
+        find("inverted1")
+    numbered = EntryPoint("inverted3", f"{__name__}:Inverted", "osp.views")
+    monkeypatch.setattr(osp.plugins, "entry_points", lambda group: [numbered] if group == numbered.group else [])
+    assert find("inverted3") is Inverted
+    assert isinstance(Augmenter((1, 8, 8), [0.0], [1.0]).view("inverted3"), Inverted)
 
 
 def test_a_module_without_a_view_of_its_own_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,6 @@
 a grey square. A digit at the end of a name (`weak2`) asks for another, independent draw.
 """
 
-from osp.data.views.base import Augmenter, Draws, ImageKind, Plan, View, available, base_name, content, find, to_device
+from osp.data.views.base import Augmenter, Draws, ImageKind, Plan, View, available, content, find, parsed, to_device
 
-__all__ = ["Augmenter", "Draws", "ImageKind", "Plan", "View", "available", "base_name", "content", "find", "to_device"]
+__all__ = ["Augmenter", "Draws", "ImageKind", "Plan", "View", "available", "content", "find", "parsed", "to_device"]

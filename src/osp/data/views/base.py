@@ -76,25 +76,29 @@ def available() -> list[str]:
     return _views.names()
 
 
-def base_name(view: str) -> str:
-    """A view without the number at its end, which only asks for a draw of its own.
+def parsed(view: str) -> tuple[str, int]:
+    """A view's name without the number at its end, and which draw of it is meant: `weak` is the first, `weak2` the
+    second. A view that has a number in its own name is found by it.
 
-    >>> base_name("weak2"), base_name("strong")
-    ('weak', 'strong')
+    >>> parsed("weak"), parsed("strong2"), parsed("weak1")
+    (('weak', 0), ('strong', 1), ('weak1', 0))
     """
-    return re.sub("[0-9]+$", "", view)
+    found = re.fullmatch("(.*?)([2-9]|[1-9][0-9]{1,8})?", view, re.DOTALL)
+    if found is None or found[2] is None or view in available():
+        return view, 0
+    return found[1], int(found[2]) - 1
 
 
 def content(view: str) -> str | None:
     """Hash of the code of a view from outside the package (`Plugins.content`)."""
-    return _views.content(base_name(view))
+    return _views.content(parsed(view)[0])
 
 
 def find(view: str) -> type[View]:
     """The class of a view, by its name or by the path of a Python file that defines one and that the user named."""
-    found = _views.get(base_name(view))
+    found = _views.get(parsed(view)[0])
     if found is None:
-        raise UserError(f"Unknown view {view!r}.{suggest(base_name(view), available())}")
+        raise UserError(f"Unknown view {view!r}.{suggest(parsed(view)[0], available())}")
     return found
 
 
@@ -152,7 +156,7 @@ class Augmenter:
 
     def view(self, name: str) -> View:
         """The view of this name for these images; UserError with a near miss where there is none."""
-        base = base_name(name)
+        base, _ = parsed(name)
         if base not in self._views:
             self._views[base] = find(self._instead.get(base, name))(self.kind)
         return self._views[base]
