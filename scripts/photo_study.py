@@ -10,8 +10,8 @@ standard deviation; then differences within draws, with a paired t-test. `--meth
 six trainings instead of one. `--single` makes do with one stored draw of each view, for half of the time. Features are
 computed once, for all views that the methods need, and come from the cache afterwards. Seconds are those of the
 processor. With `--save` each draw is noted in a file and not made again: several processes can share the work, and the
-last one prints the whole table. What is chosen by looking at draws belongs on other draws than what is reported:
-`--first 100`.
+last one prints the whole table; draws of another folder or with other words are not taken. What is chosen by looking at
+draws belongs on other draws than what is reported: `--first 100`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ import argparse
 import json
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.stats import ttest_rel  # type: ignore[import-untyped]
@@ -136,12 +138,18 @@ def baseline(
     }
 
 
-def noted(path: Path | None) -> dict[tuple[int, int], Figures]:
-    """The draws that a file holds."""
+def experiment(given: argparse.Namespace) -> dict[str, Any]:
+    """All that the figures of a draw depend on, but its labels and seed."""
+    asked = {key: getattr(given, key) for key in ("known", "test", "methods", "choose", "single")}
+    return {"folder": given.folder.resolve().name, **asked}
+
+
+def noted(path: Path | None, asked: Mapping[str, Any]) -> dict[tuple[int, int], Figures]:
+    """The draws of this experiment that a file holds; lines of others, or that do not say which, are passed over."""
     if path is None or not path.exists():
         return {}
     lines = map(json.loads, path.read_text().splitlines())
-    return {(labels, seed): figures for labels, seed, figures in lines}
+    return {(line[0], line[1]): line[2] for line in lines if line[3:] == [asked]}
 
 
 def print_table(table: dict[str, dict[int, list[float]]], labels: list[int]) -> None:
@@ -198,13 +206,14 @@ def main() -> None:
     classes = np.unique(names, return_inverse=True)[1]
     stored = {view: found.rows(view=view) for view in views}
     table: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    known = noted(given.save)
+    asked = experiment(given)
+    known = noted(given.save, asked)
     for labels in given.labels:
         for seed in range(given.first, given.first + given.draws):
             figures = known.get((labels, seed)) or one(stored, classes, given, labels, seed)
             if given.save is not None and (labels, seed) not in known:
                 with open(given.save, "a") as file:
-                    file.write(json.dumps([labels, seed, figures]) + "\n")
+                    file.write(json.dumps([labels, seed, figures, asked]) + "\n")
             for name, value in figures.items():
                 table[name][labels].append(value)
     print_table(table, given.labels)
