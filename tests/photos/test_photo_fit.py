@@ -129,6 +129,27 @@ def test_the_same_photo_in_two_classes_teaches_neither(folders: Path) -> None:
     assert {Path(row["file"]).name for row in table(done.path / "left-out.csv")} == {"red 0.png", "x.png"}
 
 
+def test_the_same_photo_in_two_classes_teaches_neither_even_where_a_resized_one_lies_elsewhere(folders: Path) -> None:
+    shutil.copy(folders / "sorted/red/red 0.png", folders / "sorted/blue/copy.png")
+    photo("red", 0).resize((96, 80)).save(folders / "pile/small.png")
+    made = run(folders)
+    assert made.result["classes"] == {"red": 8, "blue": 9}
+    assert made.result["in_both"] == 1
+
+
+def test_photos_of_a_fixed_camera_count_each_with_a_word(folders: Path) -> None:
+    still = np.asarray(photo("green", 5000), float)
+    for number in range(12):
+        shot = Image.fromarray(np.clip(still + 2 * number, 0, 255).astype(np.uint8))
+        shot.save(folders / f"pile/camera {number}.png")
+    before = run(folders, out="before", pile=None).result["left_out"]
+    said: list[str] = []
+    made = run(folders, say=said.append)
+    assert "12 photos show one scene (a fixed camera?): each counts." in said
+    assert made.result["pile_photos"]["counted"] == 15 + 15 + 24 + 12
+    assert made.result["left_out"] == before
+
+
 def test_an_empty_pile_is_labels_alone_and_says_so(folders: Path) -> None:
     said: list[str] = []
     (folders / "empty").mkdir()
@@ -261,8 +282,8 @@ def test_what_was_sorted_can_be_fitted_on_and_gone_on_from(folders: Path, unknow
     """Of a sort of today's version, or of 0.1: its folders of unknown and unsure photos make no classes."""
     run(folders)
     sorted_into = folders / "sorted-pile"
-    for name in ("red", "blue", unknown, "_unsure/red"):
-        for seed in (90, 91, 92):
+    for number, name in enumerate(("red", "blue", unknown, "_unsure/red")):
+        for seed in range(90 + 10 * number, 93 + 10 * number):
             save(sorted_into / name / f"{seed}.png", "blue" if name == "blue" else "red", seed)
     (sorted_into / JOURNAL).touch()
     said: list[str] = []

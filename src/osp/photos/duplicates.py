@@ -4,6 +4,9 @@ Two images are near duplicates where the differences between neighboring pixels 
 a correlation of at least `ALIKE`: a difference hash that keeps the sizes of the differences. A hash of their signs
 alone cannot separate one sea under one sky from another, and features of the backbone change more when an image is
 saved again at a low quality than between two images of the same kind.
+
+Photos of a fixed camera (time-lapse, trail camera) are alike one after another: a group of more than `MOST_NEAR`
+different images falls apart into its exact duplicates.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ import numpy as np
 from osp.photos.features import Features
 
 ALIKE = 0.9
+MOST_NEAR = 8
+"""Different images of a group. More are what a fixed camera has seen, and each of them counts."""
 _CHUNK = 1024
 
 
@@ -35,6 +40,8 @@ class Duplicates:
     """All groups of two or more."""
 
     groups: tuple[Twins, ...]
+    scenes: tuple[int, ...] = ()
+    """Photos in each of the groups that were too large, and fell apart into exact duplicates."""
 
     @property
     def in_both(self) -> tuple[Twins, ...]:
@@ -50,22 +57,15 @@ class Duplicates:
 def find_duplicates(labeled: Features, pile: Features) -> Duplicates:
     """Exact and near duplicates among labeled images and pile."""
     keys = [*labeled.keys, *pile.keys]
-    first: dict[str, int] = {}
-    parent = [first.setdefault(key, i) for i, key in enumerate(keys)]
-
-    def root(i: int) -> int:
-        while parent[i] != i:
-            parent[i] = i = parent[parent[i]]
-        return i
-
-    unique = np.array(sorted(first.values()), dtype=np.int64)
-    thumbnails = np.concatenate([labeled.thumbnails(), pile.thumbnails()])[unique]
-    for one, other in _similar(thumbnails):
-        i, j = root(int(unique[one])), root(int(unique[other]))
-        parent[max(i, j)] = min(i, j)
+    _, first, content = np.unique(keys, return_index=True, return_inverse=True)
+    scene = _joined(np.concatenate([labeled.thumbnails(), pile.thumbnails()])[first])
+    wide = np.flatnonzero(np.bincount(scene, minlength=len(first)) > MOST_NEAR)
+    alone = np.isin(scene, wide)
+    photos = np.bincount(scene[content], minlength=len(first))[wide]
+    group = np.where(alone, len(first) + np.arange(len(first)), scene)[content]
     groups: dict[int, list[int]] = {}
-    for i in range(len(keys)):
-        groups.setdefault(root(i), []).append(i)
+    for i, number in enumerate(group.tolist()):
+        groups.setdefault(number, []).append(i)
     count = len(labeled)
     return Duplicates(
         tuple(
@@ -76,7 +76,8 @@ def find_duplicates(labeled: Features, pile: Features) -> Duplicates:
             )
             for members in groups.values()
             if len(members) > 1
-        )
+        ),
+        tuple(photos.tolist()),
     )
 
 
@@ -90,8 +91,20 @@ def differences(thumbnails: np.ndarray) -> np.ndarray:
     return unit
 
 
-def _similar(thumbnails: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Pairs of images with a large correlation, a block at a time.
+def _joined(thumbnails: np.ndarray) -> np.ndarray:
+    """The first image of each image's group: of all that are alike, or alike to what is."""
+    root = np.arange(len(thumbnails))
+    for pairs in _similar(thumbnails):
+        while len(pairs := pairs[root[pairs[:, 0]] != root[pairs[:, 1]]]):  # in Python, pair by pair, it takes minutes
+            ends = root[pairs]
+            np.minimum.at(root, ends.max(axis=1), ends.min(axis=1))
+            while ((above := root[root]) != root).any():
+                root = above
+    return root
+
+
+def _similar(thumbnails: np.ndarray) -> Iterator[np.ndarray]:
+    """Pairs of images with a large correlation, n×2, a block at a time.
 
     The differences of a block are worked out each time that it is its turn, which costs little beside the products:
     those of all images at once would be seven times as large as the thumbnails.
@@ -100,6 +113,5 @@ def _similar(thumbnails: np.ndarray) -> Iterator[tuple[int, int]]:
         rows = differences(thumbnails[left : left + _CHUNK])
         for right in range(left, len(thumbnails), _CHUNK):
             alike = rows @ differences(thumbnails[right : right + _CHUNK]).T >= ALIKE
-            for one, other in np.argwhere(alike) + np.array([left, right]):
-                if one < other:
-                    yield int(one), int(other)
+            pairs = np.argwhere(alike) + np.array([left, right])
+            yield pairs[pairs[:, 0] < pairs[:, 1]]

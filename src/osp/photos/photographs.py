@@ -294,16 +294,21 @@ def read(
             nones_pile.update(of_pile)
         if len(taught) + len(of_pile) > 1:
             groups.append(Twins(taught, of_pile, group.exact))
-    duplicates = Duplicates(tuple(groups))
+    duplicates = Duplicates(tuple(groups), found.scenes)
     reasons = dict.fromkeys(tested, "it is a test image, too")
     reasons |= dict.fromkeys(changed, "it has changed since it was labeled")
-    for group in (each for each in duplicates.groups if each.labeled):
-        members = sorted(group.labeled, key=lambda i: (int(labeled.kept[i]) in sorted_files.earlier, i))
+    copies: dict[str, list[int]] = {}
+    for i, key in enumerate(labeled.keys):
+        copies.setdefault(key, []).append(i)
+    exact = [(each, True) for each in copies.values()]
+    for alike, same in (*exact, *((group.labeled, False) for group in duplicates.groups)):
+        members = [i for i in alike if i not in reasons]
+        members.sort(key=lambda i: (int(labeled.kept[i]) in sorted_files.earlier, i))
         new = [i for i in members if int(labeled.kept[i]) not in sorted_files.earlier] or members
         if len({int(labels[i]) for i in new}) == 1:
-            alike = [i for i in members[1:] if group.exact or labels[i] == labels[members[0]]]
-            reasons |= dict.fromkeys(alike, f"the same image as {labeled.files[members[0]]}")
-        elif group.exact:
+            others = [i for i in members[1:] if same or labels[i] == labels[members[0]]]
+            reasons |= dict.fromkeys(others, f"the same image as {labeled.files[members[0]]}")
+        elif same:
             reasons |= dict.fromkeys(members, "the same image lies in the folder of another class, too")
     use = np.array([i for i in range(len(labeled)) if i not in reasons], np.int64)
     once = duplicates.pile_once(len(pile))
@@ -321,6 +326,11 @@ def read(
         notes.append(f"Sorted photos that also lie in the pile, and count once: {len(duplicates.in_both)}.")
     if again := sum(len(group.pile) - 1 for group in duplicates.groups if not group.labeled):
         notes.append(f"Photos that are in the pile several times, and count once: {again} fewer.")
+    if found.scenes:
+        shown = (
+            "one scene (a fixed camera?)" if len(found.scenes) == 1 else f"{len(found.scenes)} scenes (fixed cameras?)"
+        )
+        notes.append(f"{sum(found.scenes):,} photos show {shown}: each counts.")
     _check_classes(classes, labels[use], left_out)
     return Photographs(
         classes,
