@@ -155,7 +155,7 @@ def test_parts_of_a_process_that_was_killed_long_ago_are_cleared_away(folder: Pa
 
 def test_no_two_makers_of_an_entry_write_into_one_file(folder: Path) -> None:
     """Process numbers repeat where containers share a cache; locks may not reach from one to the other."""
-    names = []
+    names: list[str] = []
 
     def build(writer: cache.ArrayWriter) -> dict[str, Any]:
         names.extend(path.name for path in folder.glob("*.partial"))
