@@ -61,4 +61,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """What there is to use, loaded or not: `dir(osp)` and completion show it."""
-    return sorted({*globals(), *__all__, *_ROOMS})
+    return sorted({*__all__, *_ROOMS, *(name for name in globals() if name.startswith("__"))})

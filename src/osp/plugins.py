@@ -61,7 +61,7 @@ def load_file(name: str, kind: str) -> ModuleType:
     if not trusted(name):
         raise UserError(
             f"The {kind} file {name} is code that you have not named yourself: it is not run. If you trust it, name it "
-            "on the command line or in Python."
+            "on the command line (for a report: --code FILE) or in Python."
         )
     content = _read(name, kind)
     place = f"{same_path(name)}\n{_digest(content)}"

@@ -18,7 +18,7 @@ import pytest
 
 from helpers.commands import osp
 from helpers.stores import finished, plan_of
-from osp.bench.executors import Processes, run_jobs
+from osp.bench.executors import Ended, Processes, run_jobs
 from osp.bench.jobs import Job, jobs_for
 from osp.bench.store import Store
 from osp.bench.worker import FOUND, work
@@ -121,6 +121,29 @@ def test_a_run_that_another_finished_before_the_claim_is_neither_touched_nor_ann
     files = {path.name for path in (store.root / jobs[0].name).iterdir()}
     assert files == {"plan.yaml", "data.json", "result.json"}
     assert work(store.root, jobs[0].name, plan.recipe) == FOUND
+
+
+def test_a_run_that_a_signal_to_all_processes_has_ended_is_no_failure(tmp_path: Path) -> None:
+    """`timeout` and Ctrl-C reach the runs as well as the bench, and these may end in a way of their own."""
+
+    class Signaled(Processes):
+        def start(self, job: Job) -> None:
+            self.job: Job | None = job
+            signal.raise_signal(signal.SIGTERM)
+
+        def running(self) -> list[Job]:
+            return [self.job] if self.job else []
+
+        def ended(self) -> list[tuple[Job, Ended]]:
+            job, self.job = self.job, None
+            return [(job, Ended(255, ""))] if job else []
+
+    store, plan = Store(tmp_path / "store"), plan_of(options={"batch": 8})
+    said: list[str] = []
+    outcome = run_jobs(store, jobs_for(store, [plan]), Signaled(store, 1), said.append, lambda waiting: "")
+    assert outcome.stopped
+    assert not outcome.failed
+    assert said == ["1 of 1 runs to do"]
 
 
 def test_a_result_of_another_version_is_reported_and_not_tried_for_ever(tmp_path: Path) -> None:

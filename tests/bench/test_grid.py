@@ -237,3 +237,8 @@ def test_a_file_may_have_rows_of_a_method_file_that_the_command_names(
         assert [plan.options.get("fairness") for plan in table.plans] == [None, 1.0, 0.0]
         only = Choice(scale="demo", methods=(path,))
         assert expand(find_grid("mine.yaml", only.methods), only).rows == table.rows[1:]
+
+
+def test_several_measures_are_one_for_the_tables_and_others_beside_it() -> None:
+    grid = Grid.model_validate({"name": "own", "title": "Own", "measure": ["auroc", "accuracy"], "also": ["seconds"]})
+    assert (grid.measure, grid.also) == ("auroc", ("accuracy", "seconds"))

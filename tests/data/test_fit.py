@@ -86,7 +86,7 @@ def test_what_cannot_be_fitted_is_refused(tmp_path: Path) -> None:
         fit_images(np.zeros((2, 8, 8, 3)), shape)
     with pytest.raises(UserError, match=r"1 or 3 channels; these are \(2, 8, 8, 4\)"):
         fit_images(np.zeros((2, 8, 8, 4), np.uint8), shape)
-    with pytest.raises(UserError, match=r"N×H×W or N×H×W×C .* these are \(8, 8\)"):
+    with pytest.raises(UserError, match=r"N×C×H×W .* these are \(8, 8\)"):
         fit_images(np.zeros((8, 8), np.uint8), shape)
     with pytest.raises(UserError, match="no images to look at"):
         fit_images(np.zeros((0, 8, 8), np.uint8), shape)
@@ -100,3 +100,9 @@ def test_what_cannot_be_fitted_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="8×6 pixels"):
         fit_images(np.zeros((2, 9, 9), np.uint8), (1, 8, 6))
     assert fit_images(np.zeros((2, 8, 6), np.uint8), (1, 8, 6)).shape == (2, 1, 8, 6)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_as_the_data_sets_have_them_are_taken_as_they_are(channels: int) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (5, channels, 8, 8), dtype=np.uint8)
+    np.testing.assert_array_equal(fit_images(images, (channels, 8, 8)), images)

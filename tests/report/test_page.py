@@ -17,7 +17,7 @@ from helpers import commands
 from helpers.bombs import endless, pipe
 from helpers.browser import browser
 from helpers.finished import finished
-from osp import Recipe, UserError
+from osp import Recipe, UserError, plugins
 from osp.report import write_report
 from osp.report.page import page
 from osp.report.trained import TrainedView
@@ -253,3 +253,30 @@ def test_the_names_of_classes_come_with_the_result_and_else_are_numbers(tmp_path
     (path / "result.json").write_text('{"accuracy": null}', "utf-8")
     assert Run.read(path).class_names == tuple(f"class {number}" for number in range(6))
     assert "predicted class" in write_report(path).read_text("utf-8")
+
+
+def test_the_page_of_a_run_with_code_of_the_users_own_says_how_to_name_it_and_takes_it(tmp_path: Path) -> None:
+    source = """
+from torch import nn
+
+from osp.nets import NetworkSpec
+
+
+def build(shape, width):
+    return nn.Sequential(nn.Conv2d(shape[0], width, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+
+
+NETWORK = NetworkSpec("tiny-WIDTH", build, "one convolution", "mine", "MIT", example="tiny-4", cam_layer="1")
+"""
+    (tmp_path / "tiny.py").write_text(source, encoding="utf-8")
+    words = ["--data", "digits", "--scale", "demo", "--method", "supervised", "--set", "steps=2", "--out", "run"]
+    trained = commands.osp(tmp_path, "train", *words, "--network", "./tiny.py")
+    assert trained.returncode == 0, trained.stderr
+    plugins._trusted.clear()
+    done = commands.osp(tmp_path, "report", "run")
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "run" / "report.html").read_text()
+    assert "osp train --recipe recipe.yaml --out again --network ./tiny.py" in text
+    assert "network=" in text  # why there is no Grad-CAM
+    assert commands.osp(tmp_path, "report", "run", "--code", "./tiny.py").returncode == 0
+    assert "network=" not in (tmp_path / "run" / "report.html").read_text()

@@ -124,7 +124,7 @@ def run_jobs(
                 executor.start(job)
             time.sleep(POLL)
             for job, ended in executor.ended():
-                if stopped() and ended.code in (STOPPED, LOST):
+                if stopped() and ended.code not in (DONE, FAILED):  # a signal to the whole group ends it in its own way
                     continue
                 note_end(store, job, ended, outcome, say)
                 if ended.code in (DONE, FAILED) or job.name in outcome.failed:

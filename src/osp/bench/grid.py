@@ -144,6 +144,14 @@ class Grid(BaseModel):
     paper: Paper = Field(default_factory=Paper)
     notes: tuple[Remark, ...] = ()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _first_of_several(cls, fields: Any) -> Any:
+        """`measure` may be a list: the table shows the first, and `also` the others."""
+        if isinstance(fields, dict) and isinstance(measures := fields.get("measure"), list) and measures:
+            return {**fields, "measure": measures[0], "also": [*measures[1:], *(fields.get("also") or [])]}
+        return fields
+
     @field_validator("ratios", "lengths")
     @classmethod
     def _share(cls, value: tuple[float, ...]) -> tuple[float, ...]:

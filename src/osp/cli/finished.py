@@ -15,6 +15,10 @@ def report(
     run: Annotated[Path, typer.Argument(help="Folder of a finished `osp train` or `osp fit`.")],
     compare: Annotated[Path | None, typer.Option(help="Folder of a run to compare with, such as a baseline's.")] = None,
     out: Annotated[Path | None, typer.Option(help="File to write; default: report.html in the run's folder.")] = None,
+    code: Annotated[
+        list[Path] | None,
+        typer.Option(help="A file of your own that the run was made with, if you trust it; repeatable."),
+    ] = None,
 ) -> None:
     """One self-contained page about a run: scores, a map of features, confusions, images, where it looks; of
     `osp train` also curves.
@@ -25,8 +29,10 @@ def report(
 
     - `osp report runs/demo/osp --compare runs/demo/supervised`
     """
+    from osp.plugins import trust
     from osp.report import write_report
 
+    trust(*map(str, code or []))
     given = [None if path is None else user_path(path) for path in (compare, out)]
     say(f"Page: {write_report(user_path(run), *given)}")
 

@@ -184,7 +184,8 @@ def _published(method: type[Method], key: str, data: str | None) -> tuple[str, s
     published = method.paper.get(key)
     if published is None:
         if key in UNPUBLISHED:
-            return value(UNPUBLISHED[key]), meaning, "off: not in the publication"
+            source = "the method's own, as published" if key == "score" else "off: not in the publication"
+            return value(UNPUBLISHED[key]), meaning, source
         return value(field.get_default(call_default_factory=True)), meaning, "not published; our default"
     if data is None:
         exceptions = "".join(f"\n{value(other)} on {name}" for name, other in published.by_data.items())

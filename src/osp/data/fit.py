@@ -11,13 +11,13 @@ import numpy as np
 from osp.data.images import match
 from osp.errors import UserError
 
-WANTED = "Images must be N×H×W or N×H×W×C with 1 or 3 channels"
+WANTED = "Images must be N×H×W, N×H×W×C or N×C×H×W with 1 or 3 channels"
 
 
 def fit_images(images: Any, shape: tuple[int, int, int]) -> np.ndarray:
     """uint8 N×C×H×W of the shape a model wants, from an array, a path, a Pillow image, or a list of any of these.
 
-    An array is uint8: N×H×W (grey), N×H×W×C, or one H×W×3. In a list each array is one image, H×W, H×W×1 or H×W×3, and
+    An array is uint8: N×H×W (grey), N×H×W×C, one H×W×3, or N×C×H×W as `osp.data.load` gives it. In a list each array is one image, H×W, H×W×1 or H×W×3, and
     sizes may differ. Images of another size are cut to their middle square and resized as in training; colors become
     grey, or grey three channels, where the model wants that.
     """
@@ -37,6 +37,8 @@ def _fit_array(array: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
     given = array.shape
     if array.ndim == 3:  # one photograph, or grey images
         array = array[None] if array.shape[2] == 3 else array[..., None]
+    if array.ndim == 4 and array.shape[1] in (1, 3) and array.shape[3] not in (1, 3):
+        array = array.transpose(0, 2, 3, 1)
     if array.ndim != 4 or array.shape[3] not in (1, 3):
         raise UserError(f"{WANTED}; these are {given}.")
     if not array.size:

@@ -11,7 +11,7 @@ Lengths mean nothing where a batch norm follows, and in place of decaying they s
 biases take Nesterov's SGD with the same rate times `OTHERS`.
 
 Reference: Jordan et al., Muon (2024); the constant lengths are those of cifar10-airbench, by the same author. Measured
-here: docs/osp.md, "What short runs need".
+here: docs/lab-notes.md, "What short runs need".
 """
 
 from __future__ import annotations

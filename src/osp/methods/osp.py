@@ -110,6 +110,7 @@ class OSP(T2T):
         "bank_capacity": Published(5000, "paper; a class in the release"),
         **Published.all(UNSTATED, stop_gradient=True, anchor_view="strong"),
         "odc_temperature": Published(1.0, "paper (release: 0.4)"),
+        "rotation_until": Published("finetune", "paper: Eq. 14 and 15"),
         "noise": Published(0.1, "not stated; ours; the paper asks for noise without a size"),
     }
     confidence_limit: Tensor

@@ -155,7 +155,7 @@ class T2T(Method):
         **Published.all(RELEASE, one_schedule=False, drop_factor=0.2, ema=None),
         "pretrain_share": Published(0.2, "T2T release: 50,000 of 250,000"),
         **Published.all(RELEASE, pretrain_lr=0.1, pretrain_schedule="steps", pretrain_drops=(0.3, 0.6, 0.8)),
-        **Published.all(RELEASE, pool_batch=64, rotation_weight=1.0, rotation_pass="own"),
+        **Published.all(RELEASE, pool_batch=64, rotation_weight=1.0, rotation_pass="own", rotation_until="finetune"),
         **Published.all(RELEASE, temperature=0.4, threshold=0.8, least_share=0.0, ramp=0.2, consistency_from="kept"),
         **Published.all(RELEASE, refresh=0.1, joint_weak=True, unlabeled_matching="entropy"),
         **Published.all(RELEASE, partition_by="matching", cut_by="otsu"),

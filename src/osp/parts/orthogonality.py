@@ -31,7 +31,7 @@ def labeled_orthogonality_loss(
     """Eq. 10, L_odc^l: mean over labeled anchors of KL(p ‖ p_r) - ln p_r[y].
 
     The paper writes the second mean per class and outside the class sum; read as one mean over all labeled anchors.
-    `least`: see `masked_mean`.
+    `least`: see `masked_mean`; with 1, our default (`least_share`), it is the mean over the batch.
     """
     divergence = kl_divergence(logits, pruned_logits, temperature)
     return masked_mean(divergence + F.cross_entropy(pruned_logits, targets, reduction="none"), anchors, least)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -42,11 +43,21 @@ def as_fields(names: Mapping[str, str], options: Mapping[str, Any] = MappingProx
     return {**fields, "options": {**options, **chosen}} if chosen else fields
 
 
-def option_for(key: str, name: str) -> str:
-    """How the user names it."""
+def asked(key: str, name: str) -> str:
+    """How the command names it.
+
+    >>> asked("ood_data", "./far.py"), asked("score", "./mine score.py")
+    ('--ood-data ./far.py', "--set 'score=./mine score.py'")
+    """
     if key in OPTIONS:
-        return f"--set {key}={name} (in Python: options={{'{key}': ...}})"
-    return f"--{key.replace('_', '-')} {name} (in Python: {key}=...)"
+        return f"--set {shlex.quote(f'{key}={name}')}"
+    return f"--{key.replace('_', '-')} {shlex.quote(name)}"
+
+
+def option_for(key: str, name: str) -> str:
+    """How the user names it, in Python too."""
+    python = f"options={{'{key}': ...}}" if key in OPTIONS else f"{key}=..."
+    return f"{asked(key, name)} (in Python: {python})"
 
 
 def contents_of(fields: Mapping[str, Any]) -> dict[str, str]:

@@ -136,7 +136,7 @@ def decide_options(
 DEMO_BATCH = 32
 """The demo has few labels and wants to end in seconds."""
 BUDGET = {"batch": 128, "mu": 1, "pool_batch": 16}
-"""Images per step where color images meet the processor: see docs/osp.md, "What short runs need"."""
+"""Images per step where color images meet the processor: see docs/lab-notes.md, "What short runs need"."""
 BUDGET_BEFORE = {"mu": 2, "pool_batch": 16}
 """At most this, in version 0.1."""
 SHORT = {

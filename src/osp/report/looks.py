@@ -10,6 +10,8 @@ import numpy as np
 from osp.errors import UserError, printable
 from osp.models import load
 from osp.models.gradcam import ClassMaps, overlay, partner_maps
+from osp.plugins import trusted
+from osp.recipe.code import files_in
 from osp.report.album import Picture, plain
 from osp.report.trained import TrainedView
 from osp.report.view import View, percent
@@ -63,10 +65,15 @@ def _partners(view: TrainedView, model: Any, own: ClassMaps, images: np.ndarray)
 
 
 def model_of(run: Run) -> Any:
-    """The run's model, which never runs code of its folder: a method file's own score is not needed here."""
+    """The run's model, with those files of the user's own that were named: code of its folder is never run."""
     if run.decided is not None and not run.folder.model.exists():
         raise UserError(f"The run in {run.path} was kept without its model.")
-    return run.model if run.open_model is not None else load(run.path)
+    if run.open_model is not None:
+        return run.model
+    code = {} if run.decided is None else files_in(run.decided.model_dump())
+    return load(
+        run.path, **{key: code[key] for key in ("network", "method", "score") if key in code and trusted(code[key])}
+    )
 
 
 def overlaid(images: np.ndarray, found: ClassMaps) -> list[Picture]:

@@ -12,6 +12,7 @@ from osp.evaluate.metrics import confusion_matrix, softmax, wilson_interval
 from osp.evaluate.predictions import NONE, UNSAID, Judged
 from osp.files import read_plain
 from osp.recipe import Recipe
+from osp.recipe.code import asked, files_in
 from osp.recipe.reading import LARGEST
 from osp.report.album import NO_PREDICTIONS, DataAlbum, Place, plain
 from osp.report.curves import curves
@@ -139,10 +140,14 @@ class TrainedView(View):
             "no_map": NO_PREDICTIONS if self.run.predictions is None else "There are too few test images for a map.",
             "has_partners": bool(self.run.bank),
             "recipe": self._recipe(),
-            "command": "osp train --recipe recipe.yaml --out again",
+            "command": " ".join(["osp train --recipe recipe.yaml --out again", *self._code()]),
             "made_with": f"Seed {self.run.plan.seed}. Versions: {listed}."
             + (f" Data: {printable(variant)}." if variant else ""),
         }
+
+    def _code(self) -> list[str]:
+        """How the command names the user's own files: a recipe does not say which code is run."""
+        return [printable(asked(key, name)) for key, name in files_in(self.run.plan.model_dump()).items()]
 
     def _recipe(self) -> str:
         """The recipe as it was written, or the plan's."""

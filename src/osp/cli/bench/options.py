@@ -27,6 +27,7 @@ Methods = Annotated[str | None, typer.Option(help="Only these methods: osp,t2t."
 Datasets = Annotated[str | None, typer.Option(help="Only these data sets; digits needs no file.")]
 Ratios = Annotated[str | None, typer.Option(help="Only these shares of OOD images: 0.3,0.6.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of every run.")]
+DataDir = Annotated[str | None, typer.Option(help="Folder of the data; else OSP_DATA, else your cache folder.")]
 StoreFolder = Annotated[Path, typer.Option(help="Folder in which runs are kept and found again.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Runs at a time; they share the cores.")]
 

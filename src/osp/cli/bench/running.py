@@ -37,9 +37,7 @@ def run(
     ood_count: Annotated[int | None, typer.Option(help="Unlabeled OOD images, in place of a ratio.")] = None,
     val_per_class: Annotated[int | None, typer.Option(help="Validation images per class; 0 for none.")] = None,
     test_ood: Annotated[str | None, typer.Option(help="Test on these OOD sets too: uniform,gaussian.")] = None,
-    data_dir: Annotated[
-        str | None, typer.Option(help="Folder of the data; else OSP_DATA, else your cache folder.")
-    ] = None,
+    data_dir: options.DataDir = None,
     jobs: options.Jobs = 1,
     ray: Annotated[
         str | None,

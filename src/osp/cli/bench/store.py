@@ -54,6 +54,7 @@ def status(
     datasets: options.Datasets = None,
     ratios: options.Ratios = None,
     settings: options.Set = None,
+    data_dir: options.DataDir = None,
     jobs: options.Jobs = 1,
     store: options.StoreFolder = options.DEFAULT_STORE,
 ) -> None:
@@ -67,7 +68,8 @@ def status(
     expected = Expected(kept)
     rows: list[tuple[object, ...]] = []
     failures: list[str] = []
-    for table in options.tables_of(names, options.choice_of(scale, seeds, methods, datasets, ratios, settings)):
+    fields = {} if data_dir is None else {"data_dir": data_dir}
+    for table in options.tables_of(names, options.choice_of(scale, seeds, methods, datasets, ratios, settings, fields)):
         plans, states = _states(kept, [table])
         if not plans or (not names and set(states.values()) == {"missing"}):
             continue
