@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from helpers.commands import osp
 from helpers.small_backbone import small_backbone
 from osp.errors import UserError
 from osp.models.photo import BACKBONES
+from osp.photos import labeling
 from osp.photos.asking import OPEN
 from osp.photos.fit import fit
 from osp.photos.folder import FILES, SUMS
@@ -196,6 +198,70 @@ def test_a_new_server_knows_every_answer_and_can_still_undo_them(person: Person,
     other.post("/undo")
     assert other.view()["answers"] == 1
     other.close()
+
+
+def test_names_that_are_not_utf_8_and_numbers_of_another_session_confuse_no_page(tmp_path: Path) -> None:
+    pile = make_pile(tmp_path / "pile", each=4)
+    for photo in sorted(pile.glob("red *")):
+        photo.rename(pile / os.fsdecode(os.fsencode(photo.name) + b" caf\xe9.png"))
+    person = Person(tmp_path / "run", pile)
+    question = person.view()["question"]
+    assert any("caf\\udce9" in name for name in question["names"])
+    person.post("/answer", photos=question["photos"], others=[], name="red")
+    files = {person.state.files[n] for n in question["photos"]}
+    assert {label.file for label in current(read_labels(person.state.book.path)).values()} == files
+    photo = person.client.get("/photo/0", params={"token": TOKEN})
+    assert (photo.status_code, photo.headers["cache-control"]) == (200, "no-store")
+    person.close()
+
+
+def test_copies_of_a_photo_are_no_evidence_of_accuracy(tmp_path: Path) -> None:
+    pile = make_pile(tmp_path / "pile", each=6)
+    for photo in sorted(pile.glob("*.png")):
+        for number in range(3):
+            shutil.copy(photo, pile / f"{photo.stem} copy {number}.png")
+    person = Person(tmp_path / "run", pile)
+    for name in ("red", "blue"):
+        photos = [n for n in person.state._numbers if person.truth(n) == name]
+        person.post("/answer", photos=photos, others=[], name=name)
+    person.view()
+    person.state.cross_validate()
+    assert person.state.figures["images"] == 12
+    person.close()
+
+
+def test_a_question_is_about_a_class_only_where_its_photos_are_taken_for_it(person: Person) -> None:
+    for _ in range(6):
+        person.answer(person.view()["question"])
+    person.view()
+    ask = {"token": TOKEN, "about": "red"}
+    found = person.client.get("/state", params=ask).json()
+    assert (found["about"], found["question"]["guess"]) == ("red", "red")
+    person.post("/answer", photos=[found["question"]["photos"][0]], others=[], name="new")
+    assert person.client.get("/state", params=ask).json()["about"] == ""  # no guess knows the new class yet
+    assert person.client.get("/state", params={**ask, "about": "none such"}).json()["about"] == ""
+
+
+def test_classes_stand_in_the_order_in_which_they_were_named(person: Person) -> None:
+    for number, name in enumerate(("zebra", "ant", "mouse")):
+        person.post("/answer", photos=[number], others=[], name=name)
+    assert [each["name"] for each in person.view()["classes"]] == ["zebra", "ant", "mouse"]
+
+
+def test_no_part_of_a_fast_look_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    real = labeling.compute
+
+    def noted(files: list[str], backbone: Any) -> Any:
+        sizes.append(len(files))
+        return real(files, backbone)
+
+    monkeypatch.setattr(labeling, "compute", noted)
+    monkeypatch.setattr(labeling, "FIRST", 2)
+    monkeypatch.setattr(labeling, "MOST_AT_ONCE", 5)
+    monkeypatch.setattr(labeling, "SECONDS", 1e9)
+    Person(tmp_path / "run", make_pile(tmp_path / "pile", each=4)).close()
+    assert sizes == [2, 5, 5]
 
 
 def test_two_tabs_that_answer_the_same_question_agree_and_the_last_wins(person: Person) -> None:
@@ -430,11 +496,17 @@ def test_those_who_wait_for_guesses_or_have_gone_keep_no_answer_out(person: Pers
 def test_the_threads_behind_the_page_look_think_and_work_out_figures(tmp_path: Path) -> None:
     state = Labeling(tmp_path, Listed(), (), list_pile(make_pile(tmp_path / "pile", each=10)).files)
     state.start(small_backbone)
-    state.wait(60, 0)
+
+    def wait(version: int) -> None:
+        end = time.monotonic() + 60
+        while state.known.answers < version and time.monotonic() < end:
+            time.sleep(0.02)
+
+    wait(0)
     view = state.view()
     assert view["question"] is not None
     state.answer(view["question"]["photos"], [], "red")
-    state.wait(60, 1)
+    wait(1)
     assert state.view()["current"]
     state.stop()
     assert not any(thread.is_alive() for thread in state._threads)

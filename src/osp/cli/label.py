@@ -66,7 +66,7 @@ def label(
         state = Labeling(run, known, (*classes, NONE), listed.files)
         asked = {"open_page": open_page, "say": say, "warn": lambda text: complain(f"warning: {text}")}
         start(state, lambda: open_backbone(name, fetch=False), host, port, **asked)  # type: ignore[arg-type]
-        say(f"Answers in {state.book.path}: {len(state.book.answers):,}. Writing the run ...")
+        say(f"Answers in {state.book.path}: {state.view()['answers']:,}. Writing the run ...")
         with shown() as display:
             made = finish(state, run, root, user_path(pile), before, say, display.loading)
     if made is None:

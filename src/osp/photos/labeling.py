@@ -33,8 +33,9 @@ from osp.runs.run import Run
 
 MOST = 50_000
 """Photos that are laid out; of a larger pile a sample is."""
-FIRST, SECONDS = 64, 2.0
-"""Photos whose features are computed at first; four times as many the next time, while that takes so long or less."""
+FIRST, MOST_AT_ONCE, SECONDS = 64, 1024, 2.0
+"""Photos whose features are computed at first and at most; four times as many the next time, while that takes so long
+or less."""
 GROWN = 1.5
 """Times as many photos, and they are laid out again."""
 QUIET = 1.5
@@ -105,7 +106,7 @@ class Labeling:
             work()
         except Exception as error:  # the page says it; the answers are safe
             with self._change:
-                self.problem = printable(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+                self.problem = printable(error if isinstance(error, UserError) else f"{type(error).__name__}: {error}")
 
     def _look(self, backbone: Backbone) -> None:
         size = FIRST
@@ -119,7 +120,7 @@ class Labeling:
                 self._keys += found.keys
                 self.done += len(part)
                 self._change.notify_all()
-            size = 4 * size if time.monotonic() - begun < SECONDS else max(size // 2, FIRST)
+            size = min(4 * size, MOST_AT_ONCE) if time.monotonic() - begun < SECONDS else max(size // 2, FIRST)
 
     def _think(self) -> None:
         while not self._stopped:
@@ -182,7 +183,9 @@ class Labeling:
         if len(known.names) > 1 and guessed is not None:
             with self._change:
                 features = np.concatenate(self._features)[: len(known.numbers)]
-            has, rest, none = known.labels >= 0, known.labels == OPEN, known.labels == NONE
+            once = np.isin(np.arange(len(known.keys)), np.unique(known.keys, return_index=True)[1])
+            has, none = (known.labels >= 0) & once, (known.labels == NONE) & once
+            rest = known.labels == OPEN
             labeled, names = (features[has], known.labels[has]), known.names
             instant = fit_instant(*labeled, features[rest], names, none=features[none], asked_person=True)
             if rest.any():
@@ -206,15 +209,17 @@ class Labeling:
     # What the page asks and says
 
     def view(self, about: str = "") -> dict[str, Any]:
-        """Everything that the page shows; `about` names a class whose photos are to be looked at."""
+        """Everything that the page shows; `about` names a class whose photos are to be looked at, and is there again
+        where the question is about them."""
         with self._change:
             known, shown = self.known, self._shown
             names, labels = self._labels(known.numbers, known.keys)
-            asked = None
+            asked, stripped = None, ""
             if known.guessed is not None and known.layout is not None:
                 if about in known.names and names == known.names:
-                    asked = strip(known.guessed, labels, known.names.index(about))
+                    asked, stripped = strip(known.guessed, labels, known.names.index(about)), about
                 if asked is None or not len(asked.rows):
+                    stripped = ""
                     rows = [int(row) for row in np.flatnonzero(np.isin(known.numbers, list(shown)))]
                     asked = next_question(known.layout, known.guessed, labels, rows)
             return {
@@ -223,7 +228,6 @@ class Labeling:
                 "classes": self._counts(known, names, labels),
                 "none": int((labels == NONE).sum()),
                 "open": len(self.files) - len(self.base) - int((labels[known.numbers >= len(self.base)] > OPEN).sum()),
-                "unknown": int((~known.guessed.inside & (labels == OPEN)).sum()) if known.guessed is not None else 0,
                 "looked": self.done,
                 "photos": len(self.files),
                 "left_over": self.left_over,
@@ -231,22 +235,26 @@ class Labeling:
                 "figures": self.figures,
                 "problem": self.problem,
                 "question": self._shape(asked, known),
+                "about": stripped,
             }
 
     def _counts(self, known: Known, names: tuple[str, ...], labels: np.ndarray) -> list[dict[str, Any]]:
+        """Classes in the order in which they were named: their keys on the page stay."""
         told = Counter(labels[labels >= 0].tolist())
         taken: Counter[str] = Counter()
         if known.guessed is not None and known.names:
             rows = known.guessed.inside & (labels == OPEN)
             taken.update(known.names[c] for c in known.guessed.classes[rows])
-        return [{"name": name, "labeled": told[i], "taken": taken[name]} for i, name in enumerate(names)]
+        said = (label.name for answer in self.book.answers for label in answer)
+        order = [name for name in dict.fromkeys([*sorted(self.base.values()), *said]) if name in names]
+        return [{"name": name, "labeled": told[names.index(name)], "taken": taken[name]} for name in order]
 
     def _shape(self, asked: Question | None, known: Known) -> dict[str, Any] | None:
         if asked is None:
             return None
         guessed = known.names[asked.guess] if 0 <= asked.guess < len(known.names) else ""
         numbers = [int(known.numbers[row]) for row in asked.rows]
-        return {"photos": numbers, "guess": guessed, "names": [Path(self.files[n]).name for n in numbers]}
+        return {"photos": numbers, "guess": guessed, "names": [printable(Path(self.files[n]).name) for n in numbers]}
 
     def answer(self, photos: Sequence[int], others: Sequence[int], name: str) -> None:
         """One answer: these photos are of the class `name` (or none of them); `others` were shown and left open."""
@@ -290,13 +298,6 @@ class Labeling:
         """That have a label."""
         told = {label.name for label in current(self.book.answers).values()}
         return (set(self.base.values()) | told) - {NO_CLASS}
-
-    def wait(self, seconds: float, version: int) -> None:
-        """Until the guesses are those of all answers, or the time is over."""
-        end = time.monotonic() + seconds
-        with self._change:
-            while self.known.answers < version and (left := end - time.monotonic()) > 0:
-                self._change.wait(left)
 
 
 def checked_name(name: str) -> str:

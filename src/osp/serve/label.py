@@ -15,7 +15,7 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from osp.data.decode import Unreadable
@@ -60,7 +60,7 @@ class _Pages:
         end = loop.time() + LONGEST_WAIT
         while self._labeling.known.answers < int(version) and loop.time() < end and not await request.is_disconnected():
             await asyncio.sleep(0.05)  # no thread waits: those who have gone, or many tabs, would keep out answers
-        return JSONResponse(await loop.run_in_executor(self._actors, self._labeling.view, about))
+        return _json(await loop.run_in_executor(self._actors, self._labeling.view, about))
 
     async def answer(self, request: Request) -> Response:
         given = await self._body(request)
@@ -76,7 +76,7 @@ class _Pages:
     async def done(self, request: Request) -> Response:
         await self._body(request)
         asyncio.get_running_loop().call_later(0.3, self._done)
-        return JSONResponse({"classes": sorted(self._labeling.classes())})
+        return _json({"classes": sorted(self._labeling.classes())})
 
     async def photo(self, request: Request) -> Response:
         number, large = request.path_params["number"], request.query_params.get("size") == "large"
@@ -92,7 +92,7 @@ class _Pages:
             self._small[number] = found
             if len(self._small) > MOST_KEPT:
                 del self._small[next(iter(self._small))]
-        return Response(found, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
+        return Response(found, media_type="image/jpeg")
 
     def _read(self, number: int, large: bool, decode: Decoder) -> bytes:
         return jpeg(plain(decode(self._labeling.files[number], LARGE if large else SMALL, whole=large)))
@@ -118,9 +118,14 @@ class _Pages:
             return {**self._labeling.view(), **more}
 
         try:
-            return JSONResponse(await asyncio.get_running_loop().run_in_executor(self._actors, both))
+            return _json(await asyncio.get_running_loop().run_in_executor(self._actors, both))
         except UserError as error:
             raise HTTPException(422, str(error)) from None
+
+
+def _json(found: dict[str, Any]) -> Response:
+    """In ASCII: names of files may not be UTF-8."""
+    return Response(json.dumps(found, allow_nan=False), media_type="application/json")
 
 
 def _numbers(given: Any) -> bool:
