@@ -49,9 +49,18 @@ def test_a_line_cut_anywhere_is_passed_over_and_what_comes_after_it_counts(tmp_p
     both = book.path.read_bytes()
     for end in range(len(whole), len(both)):
         book.path.write_bytes(both[:end])
-        assert names(book.path) == {1: name}
+        there = {1: name} if end < len(both) - 2 else {1: name, 2: name}  # only the end of the line is missing
+        assert names(book.path) == there
         Book(book.path).add([label(3, "dog")])
-        assert names(book.path) == {1: name, 3: "dog"}
+        assert names(book.path) == {**there, 3: "dog"}
+        assert b"\r\r" not in book.path.read_bytes()
+
+
+def test_files_whose_names_are_not_utf_8_keep_their_labels(tmp_path: Path) -> None:
+    name = os.fsdecode(b"/pile/caf\xe9.png")
+    Book(tmp_path / BOOK).add([label(1, "cat", name)])
+    assert b"caf\xe9.png" in (tmp_path / BOOK).read_bytes()
+    assert [each.file for each in current(read_labels(tmp_path / BOOK)).values()] == [name]
 
 
 def test_damaged_lines_are_passed_over_and_another_table_is_refused(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ NONE = "none"
 HEAD = (",".join(COLUMNS) + "\r\n").encode()
 LONGEST_LINE = 1 << 14
 _CHECKSUM, _CELL = re.compile("[0-9a-f]{32}"), re.compile(rb"(?:^|,)[0-9a-f]{32},", re.MULTILINE)
+_TIME = re.compile(rb",\d{4}-\d\d-\d\dT[0-9:.]+\+00:00(?=\r?\Z)")
 
 
 class Label(NamedTuple):
@@ -54,7 +55,7 @@ def read_labels(path: Path) -> list[list[Label]]:
 
 
 def _answers(path: Path, content: bytes) -> list[list[Label]]:
-    rows = csv.reader(io.StringIO(content.decode("utf-8-sig", "replace"), newline=""))
+    rows = csv.reader(io.StringIO(content.decode("utf-8-sig", "surrogateescape"), newline=""))
     try:
         heads = next(rows, list(COLUMNS))
         if not set(COLUMNS[:3]) <= set(heads):
@@ -72,7 +73,8 @@ def _answers(path: Path, content: bytes) -> list[list[Label]]:
 
 
 def _complete(path: Path, content: bytes) -> int:
-    """Where the last complete line ends: one that is not within quotes. What follows, a kill has cut short.
+    """Where the last complete line ends: one that is not within quotes. What follows, a kill has cut short, unless it
+    ends with a whole time: some editors leave out the end of the last line.
 
     A quotation mark that opens by damage would make that of all lines behind it: such a file is refused.
     """
@@ -86,7 +88,8 @@ def _complete(path: Path, content: bytes) -> int:
         raise UserError(
             f"{path} is damaged: a quotation mark in it is never closed. Nothing was changed; mend it first."
         )
-    return end + 1
+    last = _TIME.search(content, end + 1)
+    return last.end() if last and content.count(b'"', end + 1) % 2 == 0 else end + 1
 
 
 def current(answers: Iterable[Sequence[Label]]) -> dict[str, Label]:
@@ -111,8 +114,8 @@ class Book:
                 end = _complete(path, content)
                 self.answers = _answers(path, content[:end] if HEAD.startswith(content) else content[:end] or content)
                 file.truncate(end)  # what a kill has cut short; a table of somebody else's was refused before
-                if not end:
-                    file.write(HEAD)
+                if not content[:end].endswith(b"\n"):
+                    file.write(b"\r\n" if end else HEAD)
                     file.flush()
                     os.fsync(file.fileno())
         except OSError as error:
@@ -128,7 +131,7 @@ class Book:
         try:
             with open_at_end(self.path) as file:
                 size = os.fstat(file.fileno()).st_size
-                lines = text.getvalue().encode("utf-8", "replace")
+                lines = text.getvalue().encode("utf-8", "surrogateescape")
                 try:
                     if os.write(file.fileno(), lines) < len(lines):
                         raise OSError(errno.ENOSPC, "no room")
