@@ -28,7 +28,7 @@ from osp.errors import UserError
 from osp.models.photo import load_model
 from osp.photos.fit import fit
 from osp.serve.openapi import listed_types
-from osp.serve.server import listen
+from osp.serve.server import listen, run_app
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -314,3 +314,12 @@ def test_heic_is_listed_exactly_where_it_can_be_read(there: bool, monkeypatch: p
     assert {"HEIC" in each for each in said} == {there}
     assert all("JPEG" in each and "GIF" in each for each in said)
     assert "said.formats" in (files("osp.serve") / "page.html").read_text("utf-8")
+
+
+def test_after_the_page_has_ended_sigterm_ends_the_process_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    during: list[object] = []
+    monkeypatch.setattr("uvicorn.Server.run", lambda *_, **__: during.append(signal.getsignal(signal.SIGTERM)))
+    before = signal.getsignal(signal.SIGTERM)
+    run_app(None, None, lambda: None)  # type: ignore[arg-type]
+    assert during != [before]
+    assert signal.getsignal(signal.SIGTERM) == before

@@ -37,7 +37,7 @@ CLOSE = {"Connection": "close"}
 
 def busy(seconds: int) -> HTTPException:
     """Too many wait; come back after so many seconds."""
-    sentence = "Too many images are waiting; try again in a moment."
+    sentence = "Too much is waiting; try again in a moment."
     return HTTPException(503, sentence, {"Retry-After": str(max(1, seconds)), **CLOSE})
 
 

@@ -93,13 +93,16 @@ def run_app(app: Any, door: socket.socket, close: Callable[[], None]) -> None:
         limit_concurrency=CONNECTIONS,
         timeout_graceful_shutdown=5,
     )
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn sends it again once all is closed: we end well
+    ours = threading.current_thread() is threading.main_thread()
+    if ours:  # uvicorn sends it again once all is closed: we end well
+        before = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         with contextlib.suppress(KeyboardInterrupt):  # likewise
             uvicorn.Server(config).run(sockets=[door])
     finally:
         close()
+        if ours:
+            signal.signal(signal.SIGTERM, before)
 
 
 def listen(host: str, port: int) -> socket.socket:
