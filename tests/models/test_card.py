@@ -49,5 +49,11 @@ def test_what_is_not_known_is_said(result: dict[str, object]) -> None:
     assert "Nothing is known of it." in card
 
 
+def test_without_a_threshold_nothing_is_called_unknown() -> None:
+    card = model_card("model.onnx", {**FACTS, "threshold": "inf"}, {})
+    assert "There is no threshold: nothing is called unknown." in card
+    assert "inf " not in card
+
+
 def test_it_lies_beside_the_file() -> None:
     assert beside(Path("a/model.onnx")) == Path("a/model.onnx.md")

@@ -435,6 +435,13 @@ def test_labels_in_a_table_teach_and_none_of_mine_is_never_let_in(folders: Path)
     assert (again["none_of_them"], again["classes"]) == (13, {"blue": 12, "red": 11})
 
 
+def test_labels_of_photos_that_have_all_gone_are_called_so(folders: Path) -> None:
+    book = Book(folders / "labels.csv")
+    book.add([Label(str(folders / "gone.png"), "red", "0" * 32)])
+    with pytest.raises(UserError, match="None of the labeled photos is where it was"):
+        run(folders, sorted=None, labels=book.path)
+
+
 def test_a_photo_that_is_none_of_mine_is_put_with_the_unknown_whatever_it_looks_like(folders: Path) -> None:
     """Red 18 looks red, and a person said otherwise."""
     found = compute([folders / "pile" / "red 18.png"], small_backbone())

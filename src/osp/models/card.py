@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ NUMBERS = {
     "ece": "calibration error (%)",
 }
 """Fields of result.json that a card shows, and their names there."""
+NO_LIMIT = "There is no threshold: nothing is called unknown."
 ASKED = ("method", "dataset", "data_variant", "labels_per_class", "ood_ratio", "scale", "steps", "seed", "classes")
 
 
@@ -28,7 +30,7 @@ def model_card(name: str, facts: Mapping[str, str], result: Mapping[str, Any]) -
     """Markdown, from what the file says of itself and what its run found; numbers that nobody measured are left out."""
     classes = ", ".join(_code(each) for each in json.loads(facts["class_names"]))
     held_out = (result.get("estimates") or {}).get(result.get("kept"))  # of a fit: by cross-validation
-    found = held_out or result
+    found, limit = held_out or result, float(facts["threshold"])
     numbers = [f"| {text} | {found[key]:.1f} |" for key, text in NUMBERS.items() if isinstance(found.get(key), float)]
     made = [f"| {key} | {_code(result[key])} |" for key in ASKED if result.get(key) not in (None, "", {}, [])]
     warned = [f"- {printable(each)}" for each in result.get("warnings") or []]
@@ -40,8 +42,8 @@ def model_card(name: str, facts: Mapping[str, str], result: Mapping[str, Any]) -
             "",
             f"- **Classes**: {classes}",
             f"- **Input** `images`: {facts['input']}. {facts['preprocessing'].capitalize()}.",
-            f"- **Output** `probabilities`, and `ood_score` ({facts['score']}; {facts['score_direction']}). An image "
-            f"above {float(facts['threshold']):.4g} looks unknown.",
+            f"- **Output** `probabilities`, and `ood_score` ({facts['score']}; {facts['score_direction']}). "
+            + (f"An image above {limit:.4g} looks unknown." if math.isfinite(limit) else NO_LIMIT),
             f"- **Backbone**: {_code(facts['backbone'])}. **License** of its weights: {printable(facts['license'])}.",
             "",
             "## How good it is",

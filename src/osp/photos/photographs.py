@@ -80,7 +80,9 @@ def list_sorted(
         listed.notes.append(f"{why}: {gone}.")
     where = "the labels" if root is None else root
     if not classes and least:
-        raise UserError(f"There is no sorted photo in {where}: it should hold one folder of images for each class.")
+        if root is None:
+            raise UserError("None of the labeled photos is where it was.")
+        raise UserError(f"There is no sorted photo in {root}: it should hold one folder of images for each class.")
     if len(classes) < least:
         ours = root is not None and (root / JOURNAL).is_file()
         more = " Or add --from RUN, to learn from the labels of the run that sorted it, too." if ours else ""
