@@ -24,9 +24,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from osp.errors import UserError, short, suggest
-from osp.plugins import same_path
 from osp.recipe import Recipe, explain, read_fields
-from osp.recipe.code import NAMED, files_in
+from osp.recipe.code import without_code
 
 AXES = ("method", "options", "seed", "scale")
 """Fields of a recipe that a grid file or the command sets elsewhere."""
@@ -254,9 +253,9 @@ def check(grid: Grid, trusted: Collection[str] = ()) -> None:
         options = fields.get("options", {})
         if not (isinstance(options, dict) and all(isinstance(key, str) for key in options)):
             raise UserError(f"`options` in {place!r} are {short(options)}; write names and values: {{batch: 8}}")
-        without_code(fields, trusted)
+        without_code(fields, "it", trusted, _named_by)
     for key, name in (*(("method", name) for name in grid.methods), *(("data", name) for name in grid.datasets)):
-        without_code({key: name}, trusted)
+        without_code({key: name}, "it", trusted, _named_by)
     if grid.kind == "table" and not grid.entries:
         raise UserError("it has neither `methods` nor `rows`: there is nothing to run.")
     about = [*(entry.name for entry in grid.entries), *grid.datasets, *(s.fields.get("data") for s in grid.settings)]
@@ -273,13 +272,7 @@ def check(grid: Grid, trusted: Collection[str] = ()) -> None:
             )
 
 
-def without_code(fields: Mapping[str, Any], trusted: Collection[str] = ()) -> None:
-    """A file must not say which code is run: a file of code has to be named by the user, too."""
-    known = set(map(same_path, trusted))
-    for key, name in files_in(fields).items():
-        if same_path(name) not in known:
-            how = {"method": "--methods", "data": "--datasets"}.get(key, f"--set {key}=")
-            raise UserError(
-                f"it names the {NAMED[key]} file {name}, and files do not say which code is run. If you trust it, "
-                f"name it yourself: {how}{'' if how.endswith('=') else ' '}{name}"
-            )
+def _named_by(key: str, name: str) -> str:
+    """How a command of the bench names a file of code."""
+    how = {"method": "--methods ", "data": "--datasets "}.get(key, f"--set {key}=")
+    return how + name

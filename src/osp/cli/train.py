@@ -57,7 +57,7 @@ def demo(
     results = []
     for part, recipe in enumerate(recipes, start=1):
         say(f"\n{part} of {len(recipes)}: {recipe.method}")
-        results.append(run_shown(recipe, free / str(recipe.method), resume=False))
+        results.append(run_shown(recipe, free / str(recipe.method), resume=False, only=DEMO_NUMBERS))
     baseline, run = results
     before, after = baseline.result, run.result
     say(f"\nTest accuracy: {before['accuracy']:.1f} % from the labels alone, ", end="")
@@ -137,7 +137,7 @@ def train(
     asked = apply_assignments(given, settings or [])
     fields = apply_assignments({**fields, **given}, settings or [])
     if source is not None:
-        without_code(fields, source, files_in(asked).values())
+        without_code(fields, f"The recipe {source}", files_in(asked).values())
     recipe = Recipe(**fields)
     start_processes(recipe, folder, devices, nodes)
     run = run_shown(recipe, folder, resume)
@@ -173,7 +173,7 @@ def command_again(folder: Path, devices: int | None = None, nodes: int | None = 
     return f"osp train --out {shlex.quote(str(folder))} --resume{several}"
 
 
-def run_shown(recipe: Recipe, out: Path | None, resume: bool) -> Any:
+def run_shown(recipe: Recipe, out: Path | None, resume: bool, only: Collection[str] | None = None) -> Any:
     """Train with progress on the terminal; interruptions say how to continue.
 
     Of several processes the first one speaks for all, the others for themselves alone.
@@ -191,7 +191,7 @@ def run_shown(recipe: Recipe, out: Path | None, resume: bool) -> Any:
     folder = folder_for(recipe, out)
     again, rank = command_again(folder, started_here(), started_nodes()), started_rank()
     try:
-        with shown(rank == 0) as display:
+        with shown(rank == 0, only) as display:
             return start(recipe, folder, resume=resume, display=display, loading=display.loading)
     except Interrupted:
         if rank == 0:

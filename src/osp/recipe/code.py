@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -78,13 +78,18 @@ def contents_of(fields: Mapping[str, Any]) -> dict[str, str]:
     return {key: each for key, each in hashes.items() if each is not None}
 
 
-def without_code(fields: Mapping[str, Any], path: object, named: Collection[str] = ()) -> None:
-    """Refuse the fields of a recipe file where they name a file of code that the user has not named as well."""
+def without_code(
+    fields: Mapping[str, Any], file: str, named: Collection[str] = (), how: Callable[[str, str], str] = option_for
+) -> None:
+    """Refuse the fields of a recipe or grid file where they name a file of code that the user has not named as well.
+
+    `how` tells how the user names it.
+    """
     for key, name in files_in(fields).items():
         if same_path(name) not in map(same_path, named):
             raise UserError(
-                f"The recipe {path} names the {NAMED[key]} file {name}, and files do not say which code is run. "
-                f"If you trust it, name it yourself: {option_for(key, name)}."
+                f"{file} names the {NAMED[key]} file {name}, and files do not say which code is run. "
+                f"If you trust it, name it yourself: {how(key, name)}."
             )
 
 

@@ -167,7 +167,7 @@ class Recipe(Fields):
     def read(cls, path: str | Path) -> Recipe:
         """From a YAML file, which never names code: files of code are given on the command line or in Python."""
         fields = read_fields(path)
-        without_code(fields, path)
+        without_code(fields, f"The recipe {path}")
         return cls(**fields)
 
 
