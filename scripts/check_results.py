@@ -11,11 +11,11 @@ A table of a page stands between two comments, below the command that prints its
     <!-- end -->
 
 Its rows are those of the command. A measure stands as mean ± standard deviation over seeds, `paper` is the number in
-the paper, `gain MEASURE` the mean difference to the row of `--against`, paired by seed, ± its standard error, with p of
-the one-sided sign-flip test. A command with several columns has them side by side, for one measure or gain; below one
-command may stand several tables. `<!-- table: repeats -->` needs no command: it compares the runs of `results/repeats`
-with those of the same name in `results/`. In sentences of the first two pages, every number with a decimal point must
-stand in one of their tables or commands.
+the paper, `gain MEASURE` the mean difference to the row of `--against`, paired by seed, ± its standard error, with p
+of the one-sided sign-flip test. A command with several columns has them side by side, for one measure or gain (and
+`seeds`, `paper`); below one command may stand several tables. `<!-- table: repeats -->` needs no command: it compares
+the runs of `results/repeats` with those of the same name in `results/`. In sentences of the first two pages, every
+number with a decimal point must stand in one of their tables or commands.
 """
 
 from __future__ import annotations
@@ -109,9 +109,14 @@ def heading(column: str, base: str | None) -> str:
 
 
 def beside(found: Table, cell: Cell, base: str | None, columns: list[str]) -> str:
-    """One measure or gain of a cell and, where asked for, the paper's number."""
+    """One measure or gain of a cell and, where asked for, how many seeds it has and the paper's number."""
+    more = []
+    if "seeds" in columns and cell.runs:
+        more.append(f"{len(cell.runs)} seed{'s' * (len(cell.runs) > 1)}")
+    if "paper" in columns and cell.paper is not None:
+        more.append(f"paper {cell.paper}")
     text = text_of(found, cell, base, columns[0])
-    return f"{text} (paper {cell.paper})" if "paper" in columns and cell.paper is not None else text
+    return f"{text} ({', '.join(more)})" if more else text
 
 
 def text_of(found: Table, cell: Cell, base: str | None, column: str) -> str:

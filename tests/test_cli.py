@@ -284,7 +284,7 @@ def test_the_demo_trains_two_methods_and_leaves_earlier_runs_alone(
 ) -> None:
     whole = train.run_shown
     monkeypatch.setattr(
-        train, "run_shown", lambda recipe, out, resume: whole(recipe.changed(steps=6), out, resume=resume)
+        train, "run_shown", lambda recipe, out, resume, only: whole(recipe.changed(steps=6), out, resume, only)
     )
     assert [result["steps"] for result in the_demo(tmp_path).values()] == [6, 6]
 

@@ -40,7 +40,7 @@ def test_the_lock_has_all_that_tests_need_and_half_of_it_is_enough_to_use_the_pa
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     used = set(lock.needed(project["dependencies"]))
     assert set(lock.needed(project["optional-dependencies"]["dev"])) | used <= pinned
-    tools = {"pytest", "mypy", "ruff", "onnx", "transformers", "tensorboard", "starlette", "mkdocs", "twine"}
+    tools = {"pytest", "mypy", "ruff", "onnx", "transformers", "tensorboard", "mkdocs", "twine"}
     assert not used & tools
     assert len(used) <= 60
 

@@ -235,3 +235,15 @@ def test_in_a_real_terminal_each_frame_has_its_numbers_and_no_line_wraps(width: 
         assert re.search(r"2,000/3,000 · .+ left · val 66\.7 %$", bar.rstrip())
         assert "pretrain" not in terms
     assert "note [/x] \\x1b[31m" in written
+
+
+def test_only_the_wanted_numbers_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    display = Plain()
+    display.only = ("val_accuracy",)
+    display.begin(10, 0)
+    display.values(1, "train", {"loss": 1.0})
+    display.values(5, "train", {"val_accuracy": 90.0, "angle": 60.0})
+    said = capsys.readouterr().err
+    assert "val_accuracy 90" in said
+    assert "loss" not in said
+    assert "angle" not in said

@@ -40,6 +40,13 @@ def test_a_fit_shows_what_cross_validation_found_for_the_answer_that_was_kept() 
     card = model_card("model.onnx", FACTS, {"kept": "labels and pile", "estimates": found, "classes": {"cat": 5}})
     assert "| by cross-validation | |" in card
     assert "| accuracy (%) | 90.0 |" in card
+    assert "| classes | `cat` 5 |" in card
+
+
+def test_sentences_of_the_file_are_written_as_they_are_on_one_line() -> None:
+    card = model_card("m.onnx", {**FACTS, "preprocessing": "with Pillow: EXIF", "license": "Apache\n2.0"}, {})
+    assert "With Pillow: EXIF." in card
+    assert "Apache 2.0." in card
 
 
 @pytest.mark.parametrize("result", [{}, {"accuracy": None, "classes": {}}])

@@ -104,6 +104,7 @@ def test_a_saved_model_says_the_same(tmp_path: Path) -> None:
     again = load_model(tmp_path / "run", small_backbone())
     files = sorted((tmp_path / "in").glob("pile*.png"))
     assert list(again.predict_files(files)) == list(model.predict_files(files))
+    assert list(again.predict_files(str(files[0]))) == list(model.predict_files(files[:1]))
     assert again.instant.estimate == model.instant.estimate
     assert again.instant.threshold() == pytest.approx(model.instant.threshold())
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [FACTS, ARRAYS]

@@ -121,7 +121,7 @@ def test_a_model_of_version_0_1_which_says_its_method_s_version_for_its_name_is_
 def test_images_of_the_wrong_kind_are_refused(run: Run, images: np.ndarray) -> None:
     with pytest.raises(UserError, match=r"must be uint8 .* these are float64"):
         run.model.predict(images / 255)
-    with pytest.raises(UserError, match=r"N×H×W or N×H×W×C .* these are \(8, 8\)"):
+    with pytest.raises(UserError, match=r"N×C×H×W .* these are \(8, 8\)"):
         run.model.predict(images[0])
     with pytest.raises(UserError, match=r"1 or 3 channels; these are \(2, 8, 8, 4\)"):
         run.model.predict(np.zeros((2, 8, 8, 4), np.uint8))
@@ -201,3 +201,9 @@ def test_predictions_leave_torch_as_it_was(run: Run, images: np.ndarray) -> None
     assert torch.equal(torch.get_rng_state(), before)
     assert np.array_equal(first, model.predict_proba(images[:9]))
     assert torch.is_grad_enabled()
+
+
+def test_a_photo_in_place_of_the_run_is_told(tmp_path: Path) -> None:
+    (tmp_path / "cat.jpg").write_bytes(b"\xff\xd8")
+    with pytest.raises(UserError, match=r"cat\.jpg is a file; the folder of a run is wanted, such as `osp predict RUN"):
+        osp.load(tmp_path / "cat.jpg")

@@ -58,6 +58,7 @@ def export(
     from osp.models import export as exporter
     from osp.models import load
     from osp.models.card import beside, model_card
+    from osp.runs.fitted import RESULT
     from osp.runs.run import Run
 
     graph, program = (None if path is None else user_path(path) for path in (onnx, torch))
@@ -65,9 +66,10 @@ def export(
     for path in filter(None, (graph, program)):
         if beside(path).exists() or beside(path).is_symlink():
             raise UserError(f"{beside(path)} exists already, and is not overwritten. Name another file.")
+    result = Run.read(run).result if (user_path(run) / RESULT).exists() else {}
     facts = exporter.export(load(run, method=method), graph, program, score)
     for path in filter(None, (graph, program)):
-        write_text(beside(path), model_card(path.name, facts, Run.read(run).result))
+        write_text(beside(path), model_card(path.name, facts, result))
         say(f"Wrote {path} ({path.stat().st_size / 1e6:.1f} MB) and its card {beside(path).name}")
     say(f"Input `images`: {facts['input']}. Outputs: `probabilities` and `ood_score` (larger = more OOD).")
     say(f"From a file to these pixels {facts['preprocessing']}.")

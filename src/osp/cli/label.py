@@ -36,9 +36,6 @@ def label(
     Example: `osp label pile/ --out run`, then `osp sort run pile/ --to sorted-pile --as links`
     """
     check_environment()
-    from osp.serve.server import check_packages
-
-    check_packages("label")
     from osp.engine.progress import shown
     from osp.models.photo import open_backbone
     from osp.photos.folder import labels_of, nones_of

@@ -28,7 +28,7 @@ def serve(
     """Try a model in the browser: drop an image, see its class, whether it belongs, where the model looks, and the
     labeled photos most like it. The same as JSON: POST an image to /predict; /openapi.json describes it.
 
-    Images are looked at in memory and never kept. Needs the extra `serve`; in a clone: pip install '.[serve]'.
+    Images are looked at in memory and never kept.
 
     Example: `osp serve run`
     """

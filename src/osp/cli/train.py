@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 DEMO_METHOD = "osp"
 DEMO_LABELS = 5
+DEMO_NUMBERS = ("val_accuracy",)
 AFTER_YOU = 30.0
 """Seconds that a process which lost another stays, unless the launcher ends it: that takes the first that has ended for
 the reason, and on a busy machine it looks late."""

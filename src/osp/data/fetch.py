@@ -48,8 +48,9 @@ def download(name: str, remotes: Sequence[Remote], root: Path, progress: Progres
             fetch(remote, root / remote.folder, progress)
         except UserError as error:
             names = " and ".join(other.file for other in missing[missing.index(remote) :])
+            gone = "" if root.exists() else ", which is not there"
             raise UserError(
-                f"The data set {name!r} is not in {root}{'' if root.exists() else ', which is not there'}, and fetching it failed: {error} "
+                f"The data set {name!r} is not in {root}{gone}, and fetching it failed: {error} "
                 f"To add it by hand, put {names} (from {remote.url.rsplit('/', 1)[0]}/) into {root / remote.folder}, "
                 "or name the folder that has it (data_dir, or OSP_DATA)."
             ) from None

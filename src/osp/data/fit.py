@@ -17,9 +17,9 @@ WANTED = "Images must be N×H×W, N×H×W×C or N×C×H×W with 1 or 3 channels"
 def fit_images(images: Any, shape: tuple[int, int, int]) -> np.ndarray:
     """uint8 N×C×H×W of the shape a model wants, from an array, a path, a Pillow image, or a list of any of these.
 
-    An array is uint8: N×H×W (grey), N×H×W×C, one H×W×3, or N×C×H×W as `osp.data.load` gives it. In a list each array is one image, H×W, H×W×1 or H×W×3, and
-    sizes may differ. Images of another size are cut to their middle square and resized as in training; colors become
-    grey, or grey three channels, where the model wants that.
+    An array is uint8: N×H×W (grey), N×H×W×C, one H×W×3, or N×C×H×W as `osp.data.load` gives it. In a list each array
+    is one image, H×W, H×W×1 or H×W×3, and sizes may differ. Images of another size are cut to their middle square and
+    resized as in training; colors become grey, or grey three channels, where the model wants that.
     """
     if isinstance(images, np.ndarray):
         return _fit_array(images, shape)

@@ -163,7 +163,7 @@ class Loop:
 
     @contextlib.contextmanager
     def autocast(self) -> Iterator[None]:
-        """Fabric's, without its cache: before torch 2.11 weights cast in a pass without a graph get no gradient later."""
+        """Fabric's, without its cache: before torch 2.11 weights cast without a graph got no gradient later."""
         with self.fabric.autocast():
             if torch.is_autocast_enabled(self.fabric.device.type):
                 torch.set_autocast_cache_enabled(False)  # leaving the context puts it back

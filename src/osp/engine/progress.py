@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.cells import cell_len
@@ -27,6 +27,12 @@ SHORTEST_BAR, LONGEST_BAR = 6, 40
 
 class Display:
     """What a run tells while it runs; this one shows nothing."""
+
+    only: Collection[str] | None = None
+    """The numbers to show, by name; None: all of them."""
+
+    def wanted(self, values: Mapping[str, float]) -> Mapping[str, float]:
+        return {name: value for name, value in values.items() if self.only is None or name in self.only}
 
     def begin(self, total: int, done: int) -> None: ...
     def step(self, done: int, stage: str) -> None: ...
@@ -106,9 +112,9 @@ class Live(Display):
     def values(self, done: int, stage: str, values: Mapping[str, float]) -> None:
         self.step(done, stage)
         if "loss" in values:
-            self._terms = {"loss": values["loss"], **values}
+            self._terms = dict(self.wanted({"loss": values["loss"], **values}))
         else:
-            self._measured = dict(values)
+            self._measured = dict(self.wanted(values))
 
     def say(self, text: str) -> None:
         self.console.print(Text(printable(text, lines=True)), soft_wrap=True)
@@ -171,7 +177,9 @@ class Plain(Display):
 
     def values(self, done: int, stage: str, values: Mapping[str, float]) -> None:
         self.step(done, stage)
-        now = time.monotonic()
+        values, now = self.wanted(values), time.monotonic()
+        if not values:
+            return
         if now - self._last < PLAIN_SECONDS and "val_accuracy" not in values and done < self._speed.total:
             return
         self._last = now
@@ -186,13 +194,14 @@ class Plain(Display):
 
 
 @contextmanager
-def shown(progress: bool = True) -> Iterator[Display]:
+def shown(progress: bool = True, only: Collection[str] | None = None) -> Iterator[Display]:
     """A display that fits standard error, with `loading` beside what the loop needs; ended whatever happens.
 
     with shown(progress) as display:
         engine.train(..., display=display, loading=display.loading)
     """
     display = display_for_terminal() if progress else Display()
+    display.only = only
     try:
         yield display
     finally:

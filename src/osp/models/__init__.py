@@ -59,6 +59,8 @@ def load(
     runs_file = around.plan.exists() or (folder.parent / FACTS).exists()
     if folder.is_file() and folder != around.model and runs_file:
         raise UserError(f"{folder} is a file of the run {folder.parent}; name the folder.")
+    if folder.is_file() and folder.suffix != ".safetensors":
+        raise UserError(f"{folder} is a file; the folder of a run is wanted, such as `osp predict RUN {folder.name}`.")
     if any((folder / name).exists() for name in (FACTS, ARRAYS)):
         if network is not None or method is not None or score is not None:
             raise UserError(f"{folder} holds a fit, which takes neither network nor method nor score.")

@@ -31,8 +31,9 @@ def model_card(name: str, facts: Mapping[str, str], result: Mapping[str, Any]) -
     classes = ", ".join(_code(each) for each in json.loads(facts["class_names"]))
     held_out = (result.get("estimates") or {}).get(result.get("kept"))  # of a fit: by cross-validation
     found, limit = held_out or result, float(facts["threshold"])
+    how, terms = facts["preprocessing"], printable(" ".join(facts["license"].split()))
     numbers = [f"| {text} | {found[key]:.1f} |" for key, text in NUMBERS.items() if isinstance(found.get(key), float)]
-    made = [f"| {key} | {_code(result[key])} |" for key in ASKED if result.get(key) not in (None, "", {}, [])]
+    made = [f"| {key} | {_listed(result[key])} |" for key in ASKED if result.get(key) not in (None, "", {}, [])]
     warned = [f"- {printable(each)}" for each in result.get("warnings") or []]
     return "\n".join(
         [
@@ -41,10 +42,10 @@ def model_card(name: str, facts: Mapping[str, str], result: Mapping[str, Any]) -
             f"Says which class an image shows, and whether it belongs to none of them. Written by {facts['producer']}.",
             "",
             f"- **Classes**: {classes}",
-            f"- **Input** `images`: {facts['input']}. {facts['preprocessing'].capitalize()}.",
+            f"- **Input** `images`: {facts['input']}. {how[:1].upper()}{how[1:]}.",
             f"- **Output** `probabilities`, and `ood_score` ({facts['score']}; {facts['score_direction']}). "
             + (f"An image above {limit:.4g} looks unknown." if math.isfinite(limit) else NO_LIMIT),
-            f"- **Backbone**: {_code(facts['backbone'])}. **License** of its weights: {printable(facts['license'])}.",
+            f"- **Backbone**: {_code(facts['backbone'])}. **License** of its weights: {terms}.",
             "",
             "## How good it is",
             "",
@@ -67,6 +68,13 @@ def model_card(name: str, facts: Mapping[str, str], result: Mapping[str, Any]) -
             "",
         ]
     )
+
+
+def _listed(value: object) -> str:
+    """`cat` 12, `dog` 9; other values as they are."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{_code(each)} {printable(number)}" for each, number in value.items())
+    return _code(value)
 
 
 def _code(value: object) -> str:

@@ -142,10 +142,10 @@ class Model(ABC):
         return self(images).features
 
     def predict_files(
-        self, files: Sequence[str | Path], accept: float = ACCEPT, progress: Progress | None = None
+        self, files: str | Path | Sequence[str | Path], accept: float = ACCEPT, progress: Progress | None = None
     ) -> Iterator[Prediction]:
         """One prediction per file, in order, a batch at a time; a file that cannot be read does not stop the rest."""
-        paths = [str(file) for file in files]
+        paths = [str(file) for file in ([files] if isinstance(files, str | Path) else files)]
         done = 0
         for images, skipped in decode_all(paths, self.size):
             reasons = dict(skipped)

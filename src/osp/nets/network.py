@@ -51,9 +51,10 @@ def _random_16_bits(shape: tuple[int, int], generator: torch.Generator) -> Tenso
 class Network(nn.Module):
     """Encoder G and classifier F: `encode` gives features z = G(x), `classify` logits F(z), calling it both.
 
-    `group`: in training, and in `encode_as_tested`, more images than this go through the encoder in several passes of equal size, because on a CPU
-    the maps of a large batch do not stay in its caches. Each pass takes every n-th image, so that all see the same
-    mixture of views; batch norms then normalize by the statistics of their pass. None is one pass for all.
+    `group`: in training, and in `encode_as_tested`, more images than this go through the encoder in several passes of
+    equal size, because on a CPU the maps of a large batch do not stay in its caches. Each pass takes every n-th image,
+    so that all see the same mixture of views; batch norms then normalize by the statistics of their pass. None is one
+    pass for all.
     """
 
     group: int | None = None

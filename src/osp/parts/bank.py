@@ -114,7 +114,7 @@ class OODBank(nn.Module):
 
     @torch.no_grad()
     def contents(self) -> dict[str, Tensor]:
-        """All features with their classes and ids, class by class, in the order of their slots (which is no order of age)."""
+        """All features with their classes and ids, class by class in the order of slots, not of age."""
         place = torch.arange(self.slots.shape[1], device=self.slots.device)
         used = place[None] < self.counts[:, None]
         rows, classes = self.slots[used], used.nonzero()[:, 0]

@@ -334,7 +334,7 @@ class FittedView(View):
             found += [each for each in (tested + others)[:3] if _there(each[0])][:1]
         strange = test.rows(np.flatnonzero(test.truth == NONE)) if (test.truth == NONE).any() else pool
         order = [row for row in np.argsort(-strange.scores, kind="stable") if strange.outside[row]]
-        what = "unknown" if len(test) else "of the pile"
+        what = "unknown" if len(test) else "of the pile, unknown"
         found += [(strange.where[row], what) for row in order[:6] if _there(strange.where[row])][:2]
         if not found:
             raise UserError("the photos are no longer where they were.")

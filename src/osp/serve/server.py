@@ -8,12 +8,10 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from osp.errors import UserError
-from osp.version import install
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
 OPEN_TO_OTHERS = (
@@ -38,7 +36,6 @@ def serve(
     warn: Callable[[str], None] = print,
 ) -> None:
     """Answer questions about images by the model of a run, until interrupted."""
-    check_packages("serve")
     from osp.serve.app import make_app
     from osp.serve.served import open_served
 
@@ -64,15 +61,6 @@ def opened(host: str, port: int) -> Iterator[tuple[socket.socket, str, tuple[str
         names = (*LOCAL, host, *(() if alone else (socket.gethostname(), socket.getfqdn())))
         shown = host if alone or host not in ("0.0.0.0", "::", "") else socket.gethostname()
         yield door, f"http://{f'[{shown}]' if ':' in shown else shown}:{number}/", names, alone
-
-
-def check_packages(command: str) -> None:
-    """Refuse a command that needs a server where there is none."""
-    for package in ("starlette", "uvicorn"):
-        try:
-            import_module(package)
-        except ImportError:
-            raise UserError(f"osp {command} needs the package {package}. Run: {install('serve')}") from None
 
 
 def run_app(app: Any, door: socket.socket, close: Callable[[], None]) -> None:
