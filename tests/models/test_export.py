@@ -27,7 +27,7 @@ from osp.errors import UserError
 from osp.models import load
 from osp.models.export import export
 from osp.models.model import Answer
-from osp.models.photo import PhotoModel
+from osp.models.photo import BACKBONES, PhotoModel
 from osp.models.trained import Predictor
 from osp.nets import build_network
 from osp.nets.pretrained import LICENSE, efficientnet_lite0
@@ -152,6 +152,23 @@ def test_a_photo_model_answers_alike(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_an_answer_without_a_pile_is_a_torch_program_and_a_saved_estimator_has_a_card_without_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (12, 8, 8, 3), dtype=np.uint8)
+    monkeypatch.setitem(BACKBONES, "tiles", small_backbone)
+    RobustClassifier("tiles").fit(images, ["a", "b"] * 6).save(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["export", "model", "--torch", "model.pt2"]) == 0, capsys.readouterr().err
+    pixels = generator.integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
+    probabilities, scores = torch.export.load(tmp_path / "model.pt2").module()(torch.from_numpy(pixels))
+    said = load("model")(pixels)
+    np.testing.assert_allclose(probabilities.numpy(), said.probabilities, atol=1e-4)
+    np.testing.assert_allclose(scores.numpy(), said.ood_score, atol=1e-4)
+    assert "Nothing was measured." in (tmp_path / "model.pt2.md").read_text()
+
+
 def test_real_photographs_through_the_pretrained_network(tmp_path: Path, real_data: Callable[..., Path]) -> None:
     folders = sorted(path for path in (real_data("photos") / "photos").iterdir() if path.is_dir())
     files = [sorted(file for file in folder.rglob("*") if file.is_file())[:14] for folder in folders[:3]]

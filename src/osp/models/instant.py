@@ -11,7 +11,7 @@ Features are centered by a mean m and scaled to length one: z = (f - m) / |f - m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -208,23 +208,23 @@ class InstantNet(nn.Module):
         super().__init__()
         members, self.sizes = by_class(tensor(instant.labeled), instant.labels, len(instant.class_names))
         self.temperature, self.smoothing, self.neighbors = instant.temperature, instant.smoothing, instant.neighbors
-        arrays: Mapping[str, np.ndarray | Tensor] = {
+        arrays: dict[str, np.ndarray | Tensor] = {
             "middle": instant.mean,
             "head_middle": instant.mean if instant.head_mean is None else instant.head_mean,
             "weight": instant.weight,
             "bias": instant.bias,
             "labeled": members,
             "lengths": lengths(members, self.sizes),
-            "references": instant.references,
-            "reference_scores": instant.reference_scores,
         }
+        if instant.neighbors:  # an empty buffer cannot be saved in a torch program
+            arrays |= {"references": instant.references, "reference_scores": instant.reference_scores}
         self.asked = None
         if instant.asked is not None:
             self.asked = BothScore(len(instant.mean), len(instant.class_names))
             self.asked.take(instant.asked)
         self.adapted, self.own_middle = instant.adapter is not None, instant.head_mean is not None
         if instant.adapter is not None:
-            arrays = {**arrays, "down": instant.adapter.down, "shift": instant.adapter.bias, "up": instant.adapter.up}
+            arrays |= {"down": instant.adapter.down, "shift": instant.adapter.bias, "up": instant.adapter.up}
         for name, array in arrays.items():
             self.register_buffer(name, array if isinstance(array, Tensor) else tensor(array))
 
@@ -273,6 +273,12 @@ def centered(features: Tensor, middle: Tensor) -> Tensor:
     rows = features - middle
     unit: Tensor = rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=1e-12)
     return unit
+
+
+def products(rows: Tensor, others: Tensor) -> Iterator[Tensor]:
+    """Of each row with all the others, worked out a few rows at a time."""
+    for part in torch.split(rows, _CHUNK):
+        yield from part @ others.T
 
 
 def nearest(rows: Tensor, references: Tensor, count: int) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from osp.models.instant import FeatureRows, Instant, lengths, similarity, tensor
+from osp.models.instant import FeatureRows, Instant, lengths, products, similarity, tensor
 
 LOOK_AT = 5
 """Nearest labeled images that all have to say otherwise."""
@@ -23,8 +23,6 @@ class WrongLabel:
     suggestion: int
     margin: float
     """How much more similar to the suggested class than to the rest of its own, as a cosine."""
-    neighbors: tuple[int, ...]
-    """Positions of the nearest labeled images, nearest first."""
 
 
 def wrong_labels(instant: Instant) -> list[WrongLabel]:
@@ -34,25 +32,24 @@ def wrong_labels(instant: Instant) -> list[WrongLabel]:
     images are of the others. Needs two images of a class; most suspicious first.
     """
     rows, labels = tensor(instant.labeled), instant.labels
-    cosines = rows @ rows.T
-    cosines.fill_diagonal_(-torch.inf)
     classes = len(instant.class_names)
     found = []
-    for i in range(len(rows)):
-        near = cosines[i].topk(min(LOOK_AT, len(rows) - 1)).indices.numpy()
+    for i, cosines in enumerate(products(rows, rows)):
+        cosines[i] = -torch.inf
+        near = cosines.topk(min(LOOK_AT, len(rows) - 1)).indices.numpy()
         if (labels[near] == labels[i]).any():
             continue
         others = [np.flatnonzero((labels == c) & (np.arange(len(rows)) != i)) for c in range(classes)]
         if not len(others[labels[i]]):
             continue
         alike = [
-            float(similarity(cosines[i, each][None], lengths(rows[each], [len(each)])[0]))
+            float(similarity(cosines[each][None], lengths(rows[each], [len(each)])[0]))
             for each in map(torch.from_numpy, others)
         ]
         best = int(np.argmax(alike))
         if best != labels[i]:
             margin = alike[best] - alike[labels[i]]
-            found.append(WrongLabel(i, int(labels[i]), best, margin, tuple(int(j) for j in near)))
+            found.append(WrongLabel(i, int(labels[i]), best, margin))
     return sorted(found, key=lambda wrong: -wrong.margin)
 
 
@@ -63,8 +60,6 @@ class WorthLabeling:
     position: int
     """In the pile."""
     reason: str
-    doubt: float
-    """From 0 to 1."""
 
 
 def next_to_label(
@@ -102,7 +97,7 @@ def next_to_label(
             reason = f"{first} or {second}? ({100 * top[i, 0]:.0f} % and {100 * top[i, 1]:.0f} %)"
         else:
             reason = f"{first} or none of the classes? (OOD score {scores[i]:.2f}, threshold {limit:.2f})"
-        chosen.append(WorthLabeling(i, reason, float((between, border)[kind][i])))
+        chosen.append(WorthLabeling(i, reason))
         apart = np.minimum(apart, np.clip(1 - rows @ rows[best], 0.0, 1.0))
         apart[best] = 0.0
     return chosen

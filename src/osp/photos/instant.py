@@ -30,6 +30,7 @@ from osp.models.instant import (
     distance,
     lengths,
     nearest,
+    products,
     similarities,
     similarity,
     tensor,
@@ -199,12 +200,12 @@ def _held_out_distances(which: np.ndarray, rows: Tensor, labels: np.ndarray) -> 
     """Distances of labeled images to the nearest class, each as if it were not labeled."""
     classes = int(labels.max()) + 1
     members, sizes = by_class(rows, labels, classes)
-    cosines, to_classes = rows @ rows.T, similarities(rows @ members.T, lengths(members, sizes), sizes)
-    scores = np.empty(len(which), np.float32)
-    for place, i in enumerate(which):
+    order = torch.from_numpy(np.argsort(labels, kind="stable"))
+    length, scores = lengths(members, sizes), np.empty(len(which), np.float32)
+    for place, (i, cosines) in enumerate(zip(which, products(rows[torch.from_numpy(which)], rows), strict=True)):
         others = torch.from_numpy(np.flatnonzero((labels == labels[i]) & (np.arange(len(labels)) != i)))
-        mine = to_classes[i].clone()
-        mine[labels[i]] = similarity(cosines[i, others][None], lengths(rows[others], [len(others)])[0])[0]
+        mine = similarities(cosines[order][None], length, sizes)[0]
+        mine[labels[i]] = similarity(cosines[others][None], lengths(rows[others], [len(others)])[0])[0]
         scores[place] = 1 - mine.max()
     return scores
 
