@@ -24,7 +24,7 @@ from sklearn.utils.validation import (
 )
 
 from osp.data.fit import fit_images
-from osp.data.folders import list_classes, list_images
+from osp.data.folders import list_images
 from osp.errors import UserError, user_path
 from osp.evaluate.estimates import Estimate
 from osp.files import read_json, write_text
@@ -33,6 +33,7 @@ from osp.models.photo import PLAIN, SAVED_AS, PhotoModel, load_model, open_backb
 from osp.nets.pretrained import Backbone
 from osp.photos.features import compute
 from osp.photos.instant import fit_instant
+from osp.photos.photographs import list_sorted
 
 UNLABELED = -1
 FACTS = "estimator.json"
@@ -321,12 +322,19 @@ def files_of(given: Any) -> list[str]:
 
 
 def labeled_folder(folder: str | os.PathLike[str]) -> tuple[list[str], np.ndarray]:
-    """Image files and their classes from a folder that has one folder per class."""
+    """Image files and their classes from a folder that has one folder per class.
+
+    Of a folder that `osp sort` made, what a person has moved or added; what it has put there itself, and what is said
+    to be none of the classes, is unlabeled.
+    """
     path = user_path(os.fspath(folder))
-    found = list_classes(path)[0]
-    files = [file.path for each in found.values() for file in each.files]
-    labels = [name for name, each in found.items() for _ in each.files]
-    if not files:
+    try:
+        listed, names = list_sorted(path, least=0)
+    except UserError as error:
+        raise InputError(str(error)) from None
+    others = [*listed.guesses, *listed.nones]
+    files, labels = [*listed.files, *others], [*(names[i] for i in listed.labels), *[str(UNLABELED)] * len(others)]
+    if not listed.files:
         raise InputError(f"The folder {path} holds no folders with images: put each class into one of its own.")
     return files, np.array(labels)
 

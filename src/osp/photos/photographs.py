@@ -164,15 +164,29 @@ def list_test(root: Path, classes: Sequence[str]) -> Listed:
     check_folder(root, "--test")
     listed = Listed()
     found, _ = list_classes(root)
+    names, guessed = {name: name for name in found}, 0
     if (root / JOURNAL).is_file():
         found.pop(UNSURE, None)
+        places, stands = guesses_in(root)
+        names |= stands
+        for each in found.values():
+            mine = [file for file in each.files if os.path.abspath(file.path) not in places]
+            guessed += len(each.files) - len(mine)
+            each.files = mine
     for name, each in found.items():
-        listed.add(each, classes.index(name) if name in classes else -1, root / name)
-    unknown = [name for name in found if name not in classes]
+        listed.add(each, classes.index(names[name]) if names[name] in classes else -1, root / name)
+    unknown = [name for name, each in found.items() if names[name] not in classes and (each.files or not guessed)]
+    said = (
+        f" {guessed} photos that osp sort has put into folders there are guesses, and test nothing." if guessed else ""
+    )
+    if guessed:
+        listed.notes.append(f"In {root}:{said}")
     if unknown:
         listed.notes.append(f"In {root}, these count as none of the classes: {', '.join(unknown)}.")
     if not any(label >= 0 for label in listed.labels):
-        raise UserError(f"--test {root} has no folder with images named like one of the classes {', '.join(classes)}.")
+        raise UserError(
+            f"--test {root} has no folder with images named like one of the classes {', '.join(classes)}.{said}"
+        )
     return listed
 
 
@@ -187,7 +201,7 @@ def image_files(given: Iterable[str], listed: Iterable[str] = ()) -> tuple[list[
     for each in given:
         names = [line for line in (name.rstrip("\r\n") for name in listed) if line] if each == "-" else [each]
         for name in names:
-            path = str(user_path(name))
+            path = name if os.path.lexists(name) else str(user_path(name))
             matches = not os.path.lexists(path) and any(mark in path for mark in MARKS)
             for each_path in _matches(path) if matches else [path]:
                 if not os.path.isdir(each_path):
