@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import csv
-import itertools
 import json
 import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,11 +21,14 @@ from osp.models import load
 from osp.models.instant import Instant
 from osp.models.photo import BACKBONES, load_model
 from osp.photos.decisions import decisions
+from osp.photos.estimator import labeled_folder
 from osp.photos.features import compute
-from osp.photos.fit import ALONE, BOTH, about_threshold, fit, then_and_now, with_time_left
+from osp.photos.fit import ALONE, BOTH, about_threshold, fit, then_and_now
 from osp.photos.instant import fit_instant
 from osp.photos.journal import JOURNAL
 from osp.photos.labels import NONE, Book, Label
+from osp.photos.photographs import list_test
+from osp.photos.sorting import sort_pile
 from osp.runs.fitted import answer_of, check_free
 from osp.runs.run import Run
 
@@ -396,16 +397,37 @@ def test_it_is_said_what_the_threshold_rests_on(folders: Path) -> None:
     assert "take it as rough" not in about_threshold(100, 500)
 
 
-def test_the_time_left_is_that_of_the_features_not_of_reading_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = itertools.count(0, 2)
-    monkeypatch.setattr(sys.modules["osp.photos.fit"], "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    said: list[str] = []
-    report = with_time_left(None, said.append)
-    for text, lines in (("Reading files", 0), ("Looking at photos", 1)):
-        for done in (1, 5, 9):
-            report(done, 10, text)
-        assert len(said) == lines
-    assert said[0].startswith("10 photos are new; about ")
+def test_a_result_without_its_folders_is_gone_on_from(folders: Path) -> None:
+    """As an earlier version, or another tool, may have left it."""
+    first = run(folders)
+    result = json.loads((first.path / "result.json").read_text())
+    del result["sorted"], result["pile"]
+    (first.path / "result.json").write_text(json.dumps(result))
+    done = run(folders, sorted=None, pile=None, out="second", earlier=first.path, backbone=None)
+    assert done.result["classes"] == first.result["classes"]
+
+
+def test_guesses_of_a_sort_test_nothing(folders: Path) -> None:
+    made = run(folders)
+    pile = [str(path) for path in (folders / "pile").iterdir()]
+    given = decisions(made.model, made.path, pile, 0.95, None)[0]
+    out = folders / "by-class"
+    sort_pile(given, out, "link", pile=folders / "pile")
+    with pytest.raises(UserError, match=r"--test .* osp sort has put into folders there are guesses, and test nothing"):
+        list_test(out, ["blue", "red"])
+    shutil.copy(folders / "test/red/0.png", out / "red/mine.png")
+    shutil.copy(folders / "test/green/0.png", out / "_unknown/mine.png")
+    found = list_test(out, ["blue", "red"])
+    assert [(Path(file).name, label) for file, label in zip(found.files, found.labels, strict=True)] == [
+        ("mine.png", -1),
+        ("mine.png", 1),
+    ]
+    assert any("are guesses" in note for note in found.notes)
+    files, labels = labeled_folder(out)
+    assert [(Path(file).parent.name, label) for file, label in zip(files, labels, strict=True)] == [
+        ("red", "red"),
+        ("_unknown", "-1"),
+    ]
 
 
 def test_labels_in_a_table_teach_and_none_of_mine_is_never_let_in(folders: Path) -> None:

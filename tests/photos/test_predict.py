@@ -13,12 +13,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from helpers.small_backbone import small_backbone
 from osp import Recipe, train
 from osp.cli import app
 from osp.data import load
 from osp.errors import UserError
 from osp.models import Predictor
 from osp.models import load as open_run
+from osp.models.photo import PhotoModel
+from osp.photos import decisions as deciding
+from osp.photos.features import compute
+from osp.photos.instant import fit_instant
 from osp.photos.photographs import image_files
 
 
@@ -43,6 +48,44 @@ def test_files_folders_patterns_and_a_list_name_each_image_once(tmp_path: Path) 
         image_files([str(tmp_path / "*.jpg")])
     with pytest.raises(UserError, match="no image"):
         image_files(["-"], [])
+
+
+def test_a_name_that_exists_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "~tmp.jpg")
+    assert image_files(["~tmp.jpg"])[0] == ["~tmp.jpg"]
+    with pytest.raises(UserError, match="there is no home folder ~nobody-at-all"):
+        image_files(["~nobody-at-all/x.jpg"])
+
+
+def test_a_long_list_is_looked_at_in_few_parts_and_keeps_its_order_and_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part reads the whole cache again."""
+    monkeypatch.setenv("OSP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    rows = np.random.default_rng(0).normal(size=(12, 48)).astype(np.float32)
+    model = PhotoModel(fit_instant(rows, np.arange(12) % 2, rows[:0], ["a", "b"]), small_backbone())
+    files = []
+    for number in range(14):
+        files.append(f"{number}.png")
+        Image.new("RGB", (8 + number, 8), (17 * number, 40, 90)).save(files[-1])
+    Path(files[5]).write_bytes(b"no image")
+    sizes: list[int] = []
+
+    def noted(part: list[str], *given: Any, **more: Any) -> Any:
+        sizes.append(len(part))
+        return compute(part, *given, **more)
+
+    monkeypatch.setattr(deciding, "compute", noted)
+    monkeypatch.setattr(deciding, "AT_ONCE", 2)
+    found = list(deciding.predict_cached(model, files, 0.95, None))
+    assert sizes == [2, 4, 8]
+    assert [each.file for each in found] == files
+    assert [bool(each.reason) for each in found] == [number == 5 for number in range(14)]
+    expected = list(model.predict_files(files))
+    for mine, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine.probabilities, other.probabilities, atol=2e-3)
 
 
 def test_files_of_other_kinds_in_a_folder_are_said_once_and_with_what_an_image_is(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from osp.cli.lists import check_environment
-from osp.cli.text import columns, console, say, stopped
+from osp.cli.text import columns, console, quoted, say, stopped
 from osp.errors import UserError, printable, user_path
 
 
@@ -116,7 +116,7 @@ def fit(
     if page:
         from osp.report import write_report
 
-        with stopped(f"The fit is complete; osp report {printable(out)} makes its page."):
+        with stopped(f"The fit is complete; osp report {quoted(out)} makes its page."):
             say(f"Page: {write_report(run)}")
     say(f"Took {time.monotonic() - begun:.0f} s{', the page included' if page else ''}.")
 
@@ -129,7 +129,7 @@ def _only_the_page_is_missing(out: Path, sorted_dir: Path | None, pile: Path | N
         return False
     result = result_of(out)
     asked = [None if each is None else os.path.abspath(user_path(each)) for each in (sorted_dir, pile)]
-    return asked == [result["sorted"], result.get("pile")]
+    return asked == [result.get("sorted"), result.get("pile")]
 
 
 def _from_scratch(
@@ -228,17 +228,17 @@ def print_fit(result: dict[str, Any], path: Path) -> None:
                 console().print(
                     columns(*((printable(name), *astuple(each)) for name, each in classes.items()), headings=heads)
                 )
-                say(f"Stricter: osp sort {path} PILE --to FOLDER --accept 0.8")
+                say(f"Stricter: osp sort {quoted(path)} PILE --to FOLDER --accept 0.8")
         if not result["threshold_photos"] and result.get("cut") is None:
             say("That is a guess: with one photo per class the threshold rests on the pile alone.")
         if groups := groups_of(result):
             say(in_words(groups))
-            say(f"To make one a class: osp fit --from {path} --name {groups[0].name}=NAME --out NEW")
+            say(f"To make one a class: osp fit --from {quoted(path)} --name {groups[0].name}=NAME --out NEW")
     if result["suspected_labels"]:
         say(f"Labels that look wrong: {result['suspected_labels']} ({path / 'doubts.csv'})")
     listed = f"Every photo of the pile: {path / 'pile.csv'}   all" if pile["counted"] else "All"
     say(f"{listed} figures: {path / 'result.json'}")
-    say(f"Next: osp predict {path} NEW.jpg   osp sort {path} PILE --to FOLDER")
+    say(f"Next: osp predict {quoted(path)} NEW.jpg   osp sort {quoted(path)} PILE --to FOLDER")
 
 
 def _say_unknown(tested: dict[str, Any]) -> None:

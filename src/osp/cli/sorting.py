@@ -10,7 +10,7 @@ import typer
 
 from osp.cli.lists import check_environment
 from osp.cli.predict import ACCEPT_HELP, one_of
-from osp.cli.text import columns, complain, console, say, stopped
+from osp.cli.text import columns, complain, console, quoted, say, stopped
 from osp.errors import UserError, printable, user_path
 
 KINDS = {"csv": "csv", "links": "link", "copies": "copy", "xmp": "xmp"}
@@ -67,12 +67,13 @@ def sort(
     """
     check_environment()
     from osp.engine.progress import shown
+    from osp.evaluate.thresholds import check_accept
 
     if undo is not None:
         if run is not None or to is not None or worth is not None or move:
             raise UserError("--undo takes a folder and nothing else: osp sort --undo FOLDER.")
         trusted = _trusted(user_path(undo), trust_journal)
-        again = f"osp sort --undo {printable(undo)} goes on where it was"
+        again = f"osp sort --undo {quoted(undo)} goes on where it was"
         with shown() as display, stopped(f"Some photos are back, the others still sorted; {again}."):
             _undo(undo, trusted, display)
         return
@@ -88,9 +89,10 @@ def sort(
         )
     if move and kind is not None:
         raise UserError(f"--move and --as {kind} exclude each other.")
+    check_accept(accept)
     trusted = to is not None and _trusted(user_path(to), trust_journal)
     action = "move" if move else KINDS[kind or ("csv" if worth is None else "links")]
-    undone = f"; osp sort --undo {printable(to)} puts everything back" if to else ""
+    undone = f"; osp sort --undo {quoted(to)} puts everything back" if to else ""
     with shown() as display, stopped(f"Nothing is lost. The same command goes on{undone}."):
         _sort(run, user_path(pile), to, action, worth, accept, sure, trusted, display)
 
@@ -188,7 +190,7 @@ def _sort(
         say(f"Files that went along with their photos (.xmp, .aae, .mov, raw): {done.beside:,}.")
     say(f"Table: {done.table}")
     if action != "csv":
-        say(f"Undo: osp sort --undo {to}")
+        say(f"Undo: osp sort --undo {quoted(to)}")
     if unread := [(each.file, each.reason) for each in found if each.reason]:
         say(f"Photos that cannot be read, and stay where they are: {len(unread):,}.")
     for file, reason in (*unread, *done.failed):

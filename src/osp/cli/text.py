@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 import threading
@@ -26,6 +27,11 @@ def say(text: object = "", end: str = "\n") -> None:
 def tell(text: str) -> None:
     """A line of progress, on standard error."""
     print(printable(text, lines=True), file=sys.stderr, flush=True)
+
+
+def quoted(path: object) -> str:
+    """As a shell takes it, in a command to be pasted."""
+    return printable(shlex.quote(str(path)))
 
 
 def complain(text: object) -> None:

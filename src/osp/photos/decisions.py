@@ -14,8 +14,8 @@ from osp.data.source import Progress
 from osp.errors import UserError
 from osp.evaluate.estimates import tested
 from osp.evaluate.thresholds import ACCEPT
-from osp.models.model import Model, Prediction, predictions
-from osp.models.photo import PhotoModel, answer_of
+from osp.models.model import Model, Prediction
+from osp.models.photo import PhotoModel
 from osp.photos.doubts import next_to_label
 from osp.photos.features import Rows, compute
 from osp.photos.folder import LABELS, RESULT, decide, labels_of, nones_of
@@ -25,7 +25,7 @@ from osp.runs.fitted import result_of
 from osp.runs.folder import RunFolder
 
 AT_ONCE = 512
-"""Files whose predictions come together."""
+"""Files whose predictions come together at first; each time twice as many, for every look reads the whole cache."""
 
 
 def decisions(
@@ -67,19 +67,14 @@ def predict_cached(
     if not isinstance(model, PhotoModel):
         yield from model.predict_files(files, accept, progress)
         return
-    limit = model.threshold_for(accept)
-    for start in range(0, len(files), AT_ONCE):
-        part = files[start : start + AT_ONCE]
+    start, size = 0, AT_ONCE
+    while part := files[start : start + size]:
         features = compute(part, model.backbone, progress=progress)
-        reasons = [why for _, why in features.unreadable]
-        said: Iterator[Prediction] = iter(())
-        if len(features):
-            readable = [part[place] for place in features.kept]
-            said = predictions(readable, answer_of(model.instant, features.rows(), limit), model.class_names)
+        said, failed = decide(model.instant, features, accept, every=True), iter(features.unreadable)
         kept = set(features.kept.tolist())
-        yield from (
-            next(said) if place in kept else Prediction(file, reason=reasons.pop(0)) for place, file in enumerate(part)
-        )
+        for place, file in enumerate(part):
+            yield replace(next(said), file=file) if place in kept else Prediction(file, reason=next(failed)[1])
+        start, size = start + size, 2 * size
 
 
 def _class_folders(model: Model, run: Path) -> list[str]:

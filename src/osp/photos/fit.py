@@ -7,6 +7,7 @@ feature cache grows, so that a fit that was stopped goes on where it was when it
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,6 @@ from osp.data.source import Progress
 from osp.errors import UserError, printable, user_path
 from osp.evaluate.estimates import Estimate, tested
 from osp.files import check_writable
-from osp.machine import duration
 from osp.methods import get
 from osp.models.instant import Instant
 from osp.models.photo import PhotoModel, open_backbone
@@ -119,9 +119,9 @@ def fit(
     outside = [label for label in told.values() if label.name == NONE]
     asked, named = backbone, []
     if before is not None and earlier is not None:
-        pile_dir, backbone = pile_dir or before["pile"], backbone or before["backbone"]
+        pile_dir, backbone = pile_dir or before.get("pile"), backbone or before["backbone"]
         named = named_groups(user_path(earlier), before, name)
-        sorted_dir = sorted_dir or before["sorted"]
+        sorted_dir = sorted_dir or before.get("sorted")
         tested = (before.get("asked") or {}).get("test")
         test = test or (tested if tested and os.path.isdir(tested) else None)
         outside += [each for each in nones_of(user_path(earlier)) if each.content not in told]
@@ -139,14 +139,15 @@ def fit(
     test_files = Listed() if test is None else list_test(user_path(test), classes)
     say(what_there_is(labeled_files, classes, pile_files, test_files, none_files))
     if swapped(labeled_files, pile_files):
-        say(f"There are few photos in the pile. Did you swap the folders? Then: osp fit {pile_dir} {sorted_dir}")
+        again = shlex.join(["osp", "fit", str(pile_dir), str(sorted_dir)])
+        say(f"There are few photos in the pile. Did you swap the folders? Then: {printable(again)}")
     network = backbone if isinstance(backbone, Backbone) else _open(backbone or "lite0", asked is not None)
     say(
         f"Looking at them with {network.name}, pretrained and frozen, at {network.size}x{network.size} pixels. What "
-        "it sees is computed once and kept in the cache."
+        "it sees is computed once and kept in the cache: stopping loses nothing."
     )
     listed = (labeled_files, classes, pile_files, test_files, none_files)
-    photos = read(*listed, network, with_time_left(progress, say))
+    photos = read(*listed, network, progress)
     for note in photos.notes:
         say(note)
     for number in np.flatnonzero(photos.counts == 1):
@@ -174,9 +175,7 @@ def fit(
     if method != "instant":
         from osp.photos.learning import improve_on
 
-        learned, won = improve_on(
-            instant, photos, network, method, seed, person, with_time_left(progress, say), progress
-        )
+        learned, won = improve_on(instant, photos, network, method, seed, person, progress)
         if learned is None:
             say(f"{method} was not tried: it needs a pile, and a class with two photos.")
         else:
@@ -233,8 +232,8 @@ def _gone(before: dict[str, Any], now: int) -> str:
     if 4 * now >= 3 * then:
         return ""
     return (
-        f"The pile {before['pile']} had {then:,} photos in the earlier fit, and there are {now:,} now. If osp sort has "
-        "moved them, name the folder that they were sorted into as the pile."
+        f"The pile {before.get('pile')} had {then:,} photos in the earlier fit, and there are {now:,} now. If osp sort "
+        "has moved them, name the folder that they were sorted into as the pile."
     )
 
 
@@ -325,25 +324,6 @@ def then_and_now(accuracy: float, old: int, new: int, before: Sequence[str], now
         return text + harder
     what = f"{len(before)} classes then, {len(now)} now" if len(before) != len(now) else "Other classes now than then"
     return f"{text} {what}: the figures cannot be compared."
-
-
-def with_time_left(progress: Progress | None, say: Callable[[str], None]) -> Progress:
-    """Pass progress on, and say once, after a few seconds, how long the features will take."""
-    begun: dict[str, tuple[float, int]] = {}
-    told = False
-
-    def report(done: int, total: int, text: str) -> None:
-        nonlocal told
-        since, first = begun.setdefault(text, (time.monotonic(), done))
-        passed = time.monotonic() - since
-        if not told and text.startswith("Looking") and passed > 3 and first < done < total:  # not while files are read
-            told = True
-            left = passed * (total - done) / (done - first)
-            say(f"{total:,} photos are new; about {duration(left)} to go. Stopping loses nothing: start it again.")
-        if progress is not None:
-            progress(done, total, text)
-
-    return report
 
 
 def in_words(estimate: Estimate | None) -> str:

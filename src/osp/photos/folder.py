@@ -150,17 +150,18 @@ def write_fit(folder: Path, model: PhotoModel, photos: Photographs, result: dict
 
 
 def decide(
-    instant: Instant, features: Features, accept: float = ACCEPT, none: Collection[str] = ()
+    instant: Instant, features: Features, accept: float = ACCEPT, none: Collection[str] = (), every: bool = False
 ) -> Iterator[Prediction]:
     """What the instant answer says of each photo whose features are stored, in order; flat in memory.
 
-    Those with these contents are unknown: a person said that they show `none` of the classes.
+    Those with these contents are unknown: a person said that they show `none` of the classes. With the probabilities of
+    `every` class, or of the best alone.
     """
     limit, outside = instant.threshold(accept), set(none)
     for start in range(0, len(features), _AT_ONCE):
         rows = features.rows(slice(start, start + _AT_ONCE))
         said = answer_of(instant, rows, limit)
-        found = predictions(features.files[start : start + _AT_ONCE], said, instant.class_names, every=False)
+        found = predictions(features.files[start : start + _AT_ONCE], said, instant.class_names, every)
         for key, each in zip(features.keys[start : start + _AT_ONCE], found, strict=True):
             yield replace(each, inside=False) if key in outside else each
 

@@ -89,19 +89,18 @@ def improve_on(
     method: str,
     seed: int,
     person: bool,
-    looking: Progress,
-    training: Progress | None,
+    progress: Progress | None,
 ) -> tuple[Instant | None, Instant]:
     """The instant answer trained further on the views that the method draws from, and the better of both."""
     chosen = np.random.default_rng(seed).permutation(len(photos.pile_use))[:MOST]
     pile = photos.pile_use[np.sort(chosen)]
     files = [*(photos.labeled.files[i] for i in photos.use), *(photos.pile.files[i] for i in pile)]
     views = views_for(method, len(photos.classes))
-    features = compute(files, network, views, looking)
+    features = compute(files, network, views, progress)
     if len(features) < len(files):
         raise UserError(f"{features.unreadable[0][0]} has changed since it was read first. Start the fit again.")
     stored = {view: features.rows(view=view) for view in views}
-    return improve(instant, stored, photos.labels[photos.use], method, seed, training, person)
+    return improve(instant, stored, photos.labels[photos.use], method, seed, progress, person)
 
 
 def improve(
