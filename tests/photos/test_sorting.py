@@ -410,3 +410,20 @@ def test_files_that_are_gone_or_links_stay_and_are_named(tmp_path: Path) -> None
     }
     assert sum(result.counts.values()) == 2
     assert not undo(tmp_path / "out").problems
+
+
+def test_a_table_that_somebody_wrote_into_is_neither_taken_away_nor_written_anew(tmp_path: Path) -> None:
+    decisions, out = make_pile(tmp_path / "pile", ["x.jpg", "y.jpg"]), tmp_path / "out"
+    before = tree(tmp_path / "pile")
+    sort_pile(decisions, out, "link")
+    sort_pile(decisions, out, "link")
+    mine = (out / TABLE).read_text() + "my own remark\n"
+    (out / TABLE).write_text(mine)
+    with pytest.raises(UserError, match=r"sorted\.csv was changed after it was written: rename it"):
+        sort_pile(decisions, out, "link")
+    assert [Path(place).name for place, _ in undo(out).problems] == [TABLE]
+    assert (out / TABLE).read_text() == mine
+    (out / TABLE).rename(tmp_path / "mine.csv")
+    assert not undo(out).problems
+    assert tree(tmp_path / "pile") == before
+    assert not out.exists()

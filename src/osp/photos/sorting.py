@@ -46,7 +46,7 @@ from osp.photos.journal import (
 )
 from osp.photos.reaching import Outside, Place, copy, leaves, move, reached, rewrite, same_content
 from osp.photos.sidecars import LARGEST, merged
-from osp.photos.undoing import Left, undo_one, undo_sidecar
+from osp.photos.undoing import Left, table_changed, undo_one, undo_sidecar
 from osp.photos.whereabouts import Moved, is_there, moved_by_hand, place_now
 from osp.tables import defused, fused, write_table
 
@@ -100,6 +100,8 @@ def sort_pile(
     counts: Counter[str] = Counter()
     noted = read_journal(out / JOURNAL) if has_journal(out) else Entries()
     check_origin(out, noted, trust_journal)
+    if table_changed(out, noted.entries):
+        raise UserError(f"{printable(out / TABLE)} was changed after it was written: rename it, a new one is written.")
     moved = moved_by_hand(out, noted.entries)
     rows: list[Sequence[str]] = []
     given = {os.path.abspath(decision.file) for decision in ordered}
@@ -125,6 +127,8 @@ def sort_pile(
                     progress(done, len(ordered), "Sorting")
             journal.write({"table": TABLE})
             write_table(out / TABLE, COLUMNS, rows)
+            with reached(out, TABLE) as table:
+                journal.write({"table": TABLE, "content": table.content()})
     except OSError as error:
         raise UserError(f"The folder {out} cannot be written: {reason(error)}.") from None
     return Sorted(dict(counts), out / TABLE, tuple(work.failed), work.earlier, work.beside)

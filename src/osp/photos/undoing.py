@@ -54,7 +54,7 @@ def undo(out: Path | str, progress: Progress | None = None, *, trust_journal: bo
     table = False
     problems: list[tuple[str, str]] = []
     ours = {out / entry["folder"] for entry in entries if "folder" in entry}  # later also what is left in them
-    last = [entry for entry in reversed(entries) if "table" in entry]  # while a photo is left, its table is
+    last = [entry for entry in reversed(entries) if "table" in entry][:1]  # while a photo is left, its table is
     for done, entry in enumerate([*(entry for entry in reversed(entries) if "table" not in entry), *last], 1):
         place = str(out / str(entry.get("to") or entry.get("folder") or entry.get("table") or entry.get("from")))
         try:
@@ -109,10 +109,17 @@ def _undo_table(out: Path, entry: dict[str, Any], keep: bool) -> bool:
     with reached(out, placed(entry)) as table:
         if keep or table.status() is None:
             return False
-        if not table.is_file():
-            raise Left("it is not the table that was written")
+        if not table.is_file() or table_changed(out, [entry]):
+            raise Left("it is not the table that was written, or was changed since: take it away, and undo again")
         table.remove()
         return True
+
+
+def table_changed(out: Path, entries: list[dict[str, Any]]) -> bool:
+    """Whether a person has written into the table that was written last."""
+    written: dict[str, Any] = next((entry for entry in reversed(entries) if "table" in entry), {})
+    with reached(out, TABLE) as table:
+        return "content" in written and table.is_file() and table.content() != written["content"]
 
 
 def undo_one(out: Path, entry: dict[str, Any], roots: list[str], by_hand: Moved) -> int:
