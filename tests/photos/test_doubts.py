@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
-from test_instant import NAMES, World
+from typing import Any
 
+import numpy as np
+import pytest
+import torch
+from test_instant import NAMES, World
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from osp.models import instant as parts
 from osp.photos.doubts import next_to_label, wrong_labels
 from osp.photos.instant import fit_instant
 
@@ -19,6 +25,34 @@ def test_planted_wrong_labels_are_found_and_right_ones_left_alone() -> None:
         assert {wrong.position for wrong in found} == {3, 20, 50}
         assert {wrong.position: wrong.suggestion for wrong in found} == {3: 0, 20: 1, 50: 3}
         assert [wrong.margin for wrong in found] == sorted((wrong.margin for wrong in found), reverse=True)
+
+
+class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The largest tensor that is made."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor):
+            self.numbers = max(self.numbers, made.numel())
+        return made
+
+
+def test_no_product_of_all_labels_with_all_is_ever_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 50,000 labels it would take 10 GB; what is found is the same by any number of rows at once."""
+    world = World(0)
+    rows, targets = world.draw([80] * 4)
+    targets[7] = 1
+    whole = fit_instant(rows, targets, rows[:0], NAMES)
+    expected = wrong_labels(whole)
+    monkeypatch.setattr(parts, "_CHUNK", 16)
+    with Largest() as seen:  # type: ignore[no-untyped-call]
+        instant = fit_instant(rows, targets, rows[:0], NAMES)
+        found = wrong_labels(instant)
+    assert seen.numbers <= rows.size < len(rows) ** 2
+    assert [wrong.position for wrong in found] == [wrong.position for wrong in expected] == [7]
+    np.testing.assert_allclose(instant.id_scores, whole.id_scores, atol=1e-5)
 
 
 def test_a_small_class_among_large_ones_is_not_suspected() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -170,6 +171,22 @@ def test_undo_says_what_it_took_away(root: Path) -> None:
     undone = osp("sort", "--undo", root / "out")
     assert undone.output == "10 photos are back in their places.\n"
     assert not (root / "out").exists()
+
+
+def test_a_share_that_is_none_is_refused_before_anything_is_looked_at(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("osp.photos.photographs.walk", None)
+    done = osp("sort", root / "run", root / "pile", "--to", root / "out", "--accept", 95)
+    assert isinstance(done.exception, UserError)
+    assert "a share between 0 and 1" in str(done.exception)
+
+
+def test_what_is_printed_to_be_pasted_is_one_word_to_a_shell(root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "my photos; sorted"
+    done = osp("sort", root / "run", root / "pile", "--to", out, "--as", "links")
+    (line,) = [line for line in done.output.splitlines() if line.startswith("Undo: ")]
+    assert shlex.split(line) == ["Undo:", "osp", "sort", "--undo", str(out)]
 
 
 def test_next_links_exactly_those_photos_and_moves_none_unasked(root: Path) -> None:
