@@ -21,14 +21,14 @@ from osp.evaluate.result import measure
 from osp.files import PARTIAL, lines_of, owned, read_arrays
 from osp.models.photo import read_model
 from osp.models.trained import load_predictor
-from osp.photos.folder import RESULT, SUMS, altered
+from osp.photos.folder import SUMS, altered
 from osp.photos.journal import JOURNAL, TABLE
 from osp.photos.undoing import check_sorted
 from osp.plugins import is_file
 from osp.recipe import Plan
 from osp.recipe.reading import read_fields
 from osp.runs.checkpoint import load_checkpoint
-from osp.runs.fitted import ARRAYS, FACTS, read_fit, result_of
+from osp.runs.fitted import ARRAYS, FACTS, RESULT, read_fit, result_of
 from osp.runs.folder import RunFolder
 from osp.runs.lines import LineRun, holds_lines, line_files, map_name, read_lines
 from osp.runs.schema import Note, check, is_metrics, metrics_line, read_json

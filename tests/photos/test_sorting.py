@@ -285,57 +285,6 @@ def test_a_sort_cut_short_goes_on_when_repeated(tmp_path: Path, action: Action) 
         assert not out.exists()
 
 
-@pytest.mark.parametrize("action", ["link", "copy"])
-def test_sorting_again_places_anew_what_this_run_calls_otherwise(tmp_path: Path, action: Action) -> None:
-    """Two photos have one name; one photo is moved by hand, one copy is edited by hand, and one stays as it was."""
-    pile, out = tmp_path / "pile", tmp_path / "out"
-    names = ("x.jpg", "sub/x.jpg", "hand.jpg", "edited.jpg", "same.jpg")
-    make_pile(pile, list(names))
-    before = tree(pile)
-
-    def run(*labels: str) -> list[str]:
-        given = [
-            Prediction(str(pile / name), label, 0.99, 0.1, True) for name, label in zip(names, labels, strict=True)
-        ]
-        done = sort_pile(given, out, action)
-        rows = {row["file"]: row["place"] for row in read_table(out)}
-        for name in ("x.jpg", "sub/x.jpg", "same.jpg"):
-            assert (out / rows[str(pile / name)]).read_bytes() == before[name]
-        assert not done.failed
-        assert sum(done.counts.values()) == 5
-        return [Path(rows[str(pile / name)]).parts[0] for name in names]
-
-    assert run("cat", "cat", "cat", "cat", "cat") == ["cat"] * 5
-    (out / "owl").mkdir()
-    (out / "cat/hand.jpg").rename(out / "owl/hand.jpg")
-    if action == "copy":
-        (out / "cat/edited.jpg").write_text("edited")
-    assert run("dog", "cat", "dog", "dog", "cat") == ["dog", "cat", "owl", "dog", "cat"]
-    assert run("cat", "dog", "dog", "dog", "cat") == ["cat", "dog", "owl", "dog", "cat"]
-    placed = {name for name in tree(out) if name.endswith(".jpg")}
-    assert len(placed) == 5 + (action == "copy")
-    edited = out / "cat/edited.jpg"
-    assert (edited.read_text() == "edited") if action == "copy" else not edited.is_symlink()
-    edited.unlink(missing_ok=True)
-    (verdict,) = verify(out)
-    assert verdict.whole, verdict
-    assert not undo(out).problems or (out / "owl").exists()
-    assert tree(pile) == before
-    assert not tree(out)
-
-
-def test_links_become_copies_and_none_is_left_behind(tmp_path: Path) -> None:
-    decisions = make_pile(tmp_path / "pile", ["x.jpg", "y.jpg", "z.jpg"])
-    before = tree(tmp_path / "pile")
-    sort_pile(decisions, tmp_path / "out", "link")
-    sort_pile(decisions, tmp_path / "out", "copy")
-    photos = list((tmp_path / "out").rglob("*.jpg"))
-    assert sorted(path.name for path in photos) == ["x.jpg", "y.jpg", "z.jpg"]
-    assert not any(path.is_symlink() for path in photos)
-    assert not undo(tmp_path / "out").problems
-    assert tree(tmp_path / "pile") == before
-
-
 @pytest.mark.parametrize("action", ["link", "copy", "move"])
 def test_a_sort_of_version_0_1_with_its_folder_foreign_is_verified_gone_on_with_and_undone(
     tmp_path: Path, action: Action, monkeypatch: pytest.MonkeyPatch
@@ -410,20 +359,3 @@ def test_files_that_are_gone_or_links_stay_and_are_named(tmp_path: Path) -> None
     }
     assert sum(result.counts.values()) == 2
     assert not undo(tmp_path / "out").problems
-
-
-def test_a_table_that_somebody_wrote_into_is_neither_taken_away_nor_written_anew(tmp_path: Path) -> None:
-    decisions, out = make_pile(tmp_path / "pile", ["x.jpg", "y.jpg"]), tmp_path / "out"
-    before = tree(tmp_path / "pile")
-    sort_pile(decisions, out, "link")
-    sort_pile(decisions, out, "link")
-    mine = (out / TABLE).read_text() + "my own remark\n"
-    (out / TABLE).write_text(mine)
-    with pytest.raises(UserError, match=r"sorted\.csv was changed after it was written: rename it"):
-        sort_pile(decisions, out, "link")
-    assert [Path(place).name for place, _ in undo(out).problems] == [TABLE]
-    assert (out / TABLE).read_text() == mine
-    (out / TABLE).rename(tmp_path / "mine.csv")
-    assert not undo(out).problems
-    assert tree(tmp_path / "pile") == before
-    assert not out.exists()

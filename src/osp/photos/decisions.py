@@ -18,10 +18,10 @@ from osp.models.model import Model, Prediction
 from osp.models.photo import PhotoModel
 from osp.photos.doubts import next_to_label
 from osp.photos.features import Rows, compute
-from osp.photos.folder import LABELS, RESULT, decide, labels_of, nones_of
+from osp.photos.folder import decide, labels_of, nones_of
 from osp.photos.photographs import Listed
 from osp.recipe import Plan
-from osp.runs.fitted import result_of
+from osp.runs.fitted import LABELS, RESULT, result_of
 from osp.runs.folder import RunFolder
 
 AT_ONCE = 512

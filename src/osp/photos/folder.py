@@ -42,21 +42,22 @@ from osp.photos.features import Features
 from osp.photos.labels import BOOK, NONE, Label
 from osp.photos.photographs import Photographs
 from osp.photos.strangers import let_in
-from osp.runs.fitted import ARRAYS, FACTS
+from osp.runs.fitted import (
+    ARRAYS,
+    DOUBTS,
+    FACTS,
+    LABELS,
+    LEFT_OUT,
+    NONES,
+    PILE,
+    RESULT,
+    SAMPLE,
+    TEST,
+    TWINS,
+)
 from osp.runs.schema import read_rows
 from osp.tables import write_table
 
-PILE, LABELS, NONES, DOUBTS, TWINS, LEFT_OUT, RESULT, TEST, SAMPLE = (
-    "pile.csv",
-    "labels.json",
-    "none.json",
-    "doubts.csv",
-    "duplicates.csv",
-    "left-out.csv",
-    "result.json",
-    "test.csv",
-    "sample.npz",
-)
 SUMS = "SHA256SUMS"
 FILES = (ARRAYS, FACTS, PILE, LABELS, NONES, DOUBTS, TWINS, LEFT_OUT, RESULT, TEST, SAMPLE)
 _AT_ONCE = 1024

@@ -4,8 +4,8 @@ A line of JSON for each operation: `{"action", "from", "to", "size", "content", 
 path of its photo as `"with"` for a file that goes along, `{"folder"}` for a folder that was made, `{"table"}` for the
 table, once more with its `"content"` when it is written, `{"pile"}` for the folder that the files after it come from.
 The action `xmp` is about a sidecar: `content` is what it became, and what it was is kept at the place `to`, where there
-was one. Places are relative to the folder that the journal lies in. Each line has a `mark`, made with a secret from the user's state folder. A journal without right
-marks is data of a stranger, and obeyed only if the user says so.
+was one. Places are relative to the folder that the journal lies in. Each line has a `mark`, made with a secret from the
+user's state folder. A journal without right marks is data of a stranger, and obeyed only if the user says so.
 """
 
 from __future__ import annotations

@@ -21,6 +21,8 @@ from osp.runs.schema import LEARNED, FitResult, Group, LetIn, PhotoFacts, check,
 from osp.tables import read_table
 
 ARRAYS, FACTS, RESULT = "photos.safetensors", "photos.json", "result.json"
+PILE, LABELS, NONES, DOUBTS = "pile.csv", "labels.json", "none.json", "doubts.csv"
+TWINS, LEFT_OUT, TEST, SAMPLE = "duplicates.csv", "left-out.csv", "test.csv", "sample.npz"
 FORMATS = (2, 3, 4)
 """Of photo models that are read: 3 has a mean of the head's own, 4 perhaps scores that ask the pile."""
 LARGEST, LARGEST_FEATURE, LARGEST_MODEL = 1e9, 1e30, 8 << 30
@@ -213,15 +215,15 @@ def read_fit(folder: Path) -> tuple[dict[str, Any], FitTables]:
         facts, arrays = read_model_files(folder)
         if tuple(facts.class_names) != names:
             raise ValueError(f"{RESULT} and {FACTS} have other classes")
-        taught = read_rows(folder / "labels.json", 3)
+        taught = read_rows(folder / LABELS, 3)
         if len(taught) != len(arrays["labeled"]):
             raise ValueError(f"{len(taught)} labels, {len(arrays['labeled'])} features")
-        sampled = files.read_arrays(folder / "sample.npz") if (folder / "sample.npz").exists() else {}
+        sampled = files.read_arrays(folder / SAMPLE) if (folder / SAMPLE).exists() else {}
         dim = arrays["labeled"].shape[1]
         rows, features = sampled.get("rows", np.empty(0, np.int64)), sampled.get("features", np.empty((0, dim)))
         check_array("rows of sample.npz", rows, (len(features),), "iu")
         check_array("features of sample.npz", features, (len(rows), dim))
-        pile, copies = _photos(folder / "pile.csv", number)
+        pile, copies = _photos(folder / PILE, number)
         tables = FitTables(
             names=names,
             labeled_files=[file for file, *_ in taught],
@@ -231,9 +233,9 @@ def read_fit(folder: Path) -> tuple[dict[str, Any], FitTables]:
             known_scores=arrays["id_scores"],
             pile=pile,
             counted=np.flatnonzero(~copies),
-            test=_photos(folder / "test.csv", number)[0],
-            doubts=_rows(folder / "doubts.csv", lambda row: Doubt(row["file"], row["class"], row["looks_like"])),
-            left_out=_rows(folder / "left-out.csv", lambda row: (row["file"], row["reason"])),
+            test=_photos(folder / TEST, number)[0],
+            doubts=_rows(folder / DOUBTS, lambda row: Doubt(row["file"], row["class"], row["looks_like"])),
+            left_out=_rows(folder / LEFT_OUT, lambda row: (row["file"], row["reason"])),
             sample=rows,
             sample_features=unit_rows(features.astype(np.float32) - arrays["mean"]),
         )
