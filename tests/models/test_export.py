@@ -153,17 +153,17 @@ def test_a_photo_model_answers_alike(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_answer_without_a_pile_is_a_torch_program_and_a_saved_estimator_has_a_card_without_a_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generator = np.random.default_rng(0)
     images = generator.integers(0, 256, (12, 8, 8, 3), dtype=np.uint8)
     monkeypatch.setitem(BACKBONES, "tiles", small_backbone)
     RobustClassifier("tiles").fit(images, ["a", "b"] * 6).save(tmp_path / "model")
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["export", "model", "--torch", "model.pt2"]) == 0, capsys.readouterr().err
+    assert command(["export", "model", "--torch", "model.pt2"], monkeypatch) == 0
     pixels = generator.integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
     probabilities, scores = torch.export.load(tmp_path / "model.pt2").module()(torch.from_numpy(pixels))
-    said = load("model")(pixels)
+    said = load(tmp_path / "model")(pixels)
     np.testing.assert_allclose(probabilities.numpy(), said.probabilities, atol=1e-4)
     np.testing.assert_allclose(scores.numpy(), said.ood_score, atol=1e-4)
     assert "Nothing was measured." in (tmp_path / "model.pt2.md").read_text()

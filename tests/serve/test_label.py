@@ -25,6 +25,7 @@ from osp.errors import UserError
 from osp.models.photo import BACKBONES
 from osp.photos import labeling
 from osp.photos.asking import OPEN
+from osp.photos.features import compute
 from osp.photos.fit import fit
 from osp.photos.folder import FILES, SUMS
 from osp.photos.labeling import Labeling, checked_name, finish, labeling_in
@@ -210,8 +211,8 @@ def test_names_that_are_not_utf_8_and_numbers_of_another_session_confuse_no_page
     person.post("/answer", photos=question["photos"], others=[], name="red")
     files = {person.state.files[n] for n in question["photos"]}
     assert {label.file for label in current(read_labels(person.state.book.path)).values()} == files
-    photo = person.client.get("/photo/0", params={"token": TOKEN})
-    assert (photo.status_code, photo.headers["cache-control"]) == (200, "no-store")
+    shown = person.client.get("/photo/0", params={"token": TOKEN})
+    assert (shown.status_code, shown.headers["cache-control"]) == (200, "no-store")
     person.close()
 
 
@@ -250,11 +251,9 @@ def test_classes_stand_in_the_order_in_which_they_were_named(person: Person) -> 
 
 def test_no_part_of_a_fast_look_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    real = labeling.compute
-
     def noted(files: list[str], backbone: Any) -> Any:
         sizes.append(len(files))
-        return real(files, backbone)
+        return compute(files, backbone)
 
     monkeypatch.setattr(labeling, "compute", noted)
     monkeypatch.setattr(labeling, "FIRST", 2)
