@@ -70,5 +70,6 @@ def test_unknown_photos_lie_by_group_and_a_group_that_is_renamed_is_a_class(tmp_
     (out / "_unknown/group-01").rename(out / "ibis")
     listed, classes = list_sorted(out)
     assert (classes, len(listed.files), len(listed.guesses)) == (("heron", "ibis"), 3, 1)
+    assert listed.grouped == set(listed.files)
     assert undo(out).moved == 4
     assert len(list((tmp_path / "pile").iterdir())) == 4

@@ -129,6 +129,11 @@ def test_a_named_group_is_a_class_and_an_existing_name_adds_to_it(made: Path) ->
     added = fit(None, None, made / "added", earlier=made / "run", name=["group-01=red"])
     assert added.result["classes"] == {"blue": 7, "red": 7 + len(before["groups"][0]["surest"])}
     assert added.result["asked"]["name"] == ["group-01=red"]
+    grouped = added.result["grouped"]
+    assert len(grouped) == len(before["groups"][0]["surest"])
+    assert added.result["threshold_photos"] == before["threshold_photos"]
+    later = fit(None, None, made / "later", earlier=made / "added")  # whoever goes on from it knows it, too
+    assert later.result["grouped"] == grouped
 
 
 @pytest.mark.parametrize(

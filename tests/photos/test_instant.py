@@ -321,3 +321,24 @@ def test_folds_do_not_depend_on_the_order_of_a_persons_answers() -> None:
     np.testing.assert_array_equal(folds_for(features[order], labels[order], counts, 0, asked_person=True), folds[order])
     usual = folds_of(labels, counts, np.random.default_rng(0))
     np.testing.assert_array_equal(folds_for(features, labels, counts, 0), usual)
+
+
+def test_labels_of_a_whole_group_teach_but_do_not_say_how_known_images_are_scored() -> None:
+    """Those nearest their center: with them the limit shuts out most of their own class; without, it lets it in."""
+    world = World(3)
+    rows, targets = world.draw([8, 8, 8, 40])
+    last = np.flatnonzero(targets == 3)
+    order = np.argsort(np.linalg.norm(rows[last] - world.centers[3], axis=1))
+    rows[last[order[:8]]] = world.centers[3] + 0.4 * (rows[last[order[:8]]] - world.centers[3])  # they look alike
+    chosen = np.concatenate([np.flatnonzero(targets < 3), last[order[:8]]])
+    pile, truth = world.draw([60, 60, 60, 60, 60, 60])
+    grouped = targets[chosen] == 3
+    given = rows[chosen], targets[chosen], pile, NAMES
+    usual, told = fit_instant(*given), fit_instant(*given, grouped=grouped)
+    assert (len(usual.id_scores), len(told.id_scores)) == (32, 24)
+    assert told.id_weights.sum() < usual.id_weights.sum()
+    np.testing.assert_array_equal(told.weight, usual.weight)
+    inside = [float((each.ood_score(pile) <= each.threshold())[truth == 3].mean()) for each in (usual, told)]
+    assert inside[1] >= inside[0]
+    everything = fit_instant(*given, grouped=np.ones(len(grouped), bool))
+    np.testing.assert_array_equal(everything.id_scores, usual.id_scores)

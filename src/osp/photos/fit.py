@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,7 @@ def fit(
     before_told = [label for label in (*old, *named) if label.content not in told]
     now = [label for label in told.values() if label.name != NONE]
     labeled_files, classes = list_sorted(None if sorted_dir is None else user_path(sorted_dir), before_told, now)
+    labeled_files.grouped.update(label.file for label in named)
     none_files = list_none(None if none is None else user_path(none), outside, labeled_files.nones)
     pile_files = list_pile(None if pile_dir is None else user_path(pile_dir), labeled_files.guesses)
     if before is not None and (gone := _gone(before, len(pile_files.files))):
@@ -158,10 +160,15 @@ def fit(
     looked = time.monotonic()
     labeled, targets = photos.labeled.rows(photos.use), photos.labels[photos.use]
     pile = Rows(photos.pile, photos.pile_use)
+    keys, then = np.array(photos.labeled.keys)[photos.use], (before or {}).get("grouped") or []
+    grouped = photos.grouped[photos.use] | np.isin(keys, then)
     earlier_asked = (before or {}).get("asked") or {}
     person = labels is not None or bool(earlier_asked.get("labels") or earlier_asked.get("person"))
-    alone = fit_instant(labeled, targets, pile[:0], classes, seed, None, person)
-    instant = fit_instant(labeled, targets, pile, classes, seed, photos.none.rows(), person) if len(pile) else alone
+    fit_on = partial(
+        fit_instant, labeled, targets, class_names=classes, seed=seed, asked_person=person, grouped=grouped
+    )
+    alone = fit_on(pile[:0])
+    instant = fit_on(pile, none=photos.none.rows()) if len(pile) else alone
     if len(photos.none) and instant.asked is None:
         say(f"Photos of none of the classes teach only with a pile of {LEAST_PILE} photos or more.")
     say(f"Instant answer, {time.monotonic() - looked:.1f} s after the features: {in_words(instant.estimate)}.")
@@ -210,6 +217,7 @@ def fit(
         "kept": kept,
         "classes": dict(zip(classes, map(int, photos.counts), strict=True)),
         "none_of_them": len(photos.none),
+        "grouped": keys[grouped].tolist(),
         "estimates": {each: asdict(said.estimate) if said.estimate else None for each, said in answers.items()},
         "test": {each: _tested(answer, photos) for each, answer in answers.items()} if len(photos.test) else None,
         "groups": described(groups, [photos.pile.files[row] for row in photos.pile_use]),

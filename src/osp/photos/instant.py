@@ -76,12 +76,15 @@ def fit_instant(
     seed: int = 0,
     none: np.ndarray | None = None,
     asked_person: bool = False,
+    grouped: np.ndarray | None = None,
 ) -> Instant:
     """Fit on raw features of labeled images (n×D) with labels 0..K-1 and of the pile (m×D, m may be 0).
 
     Of the pile only the mean and the references are needed: Rows of it are read from the disk a few at a time. Images
     known to be of no class (`none`, raw features) teach the OOD score where there is a pile to ask. `asked_person`: a
-    person has labeled the pile by the questions of `osp label`, and the answer is that of its page.
+    person has labeled the pile by the questions of `osp label`, and the answer is that of its page. Labels of a whole
+    group that looks alike (`grouped`, a mask) teach classes, but do not say how known images are scored: they are the
+    most typical of their kind, and a threshold set by them would shut out the rest of it.
     """
     counts = _check(labeled, labels, pile, class_names)
     classes = len(class_names)
@@ -94,6 +97,7 @@ def fit_instant(
     neighbors = min(NEIGHBORS, len(references) // 10) if len(references) >= LEAST_PILE else 0
     folds = folds_for(labeled, labels, counts, seed, asked_person)
     held = np.flatnonzero(folds >= 0)
+    usual = np.ones(len(labels), bool) if grouped is None or grouped[held].all() else ~grouped
     balance = 1 / (classes * counts[labels])
 
     near_of_labeled = _nearest(rows, references, neighbors)
@@ -114,12 +118,13 @@ def fit_instant(
         ask = (_by_person if said else _by_pool)(tensor(labeled), given, sample, classes, outside)
         asked, cut = ask(np.zeros(len(labels), bool)), EVEN if said else None
         pile_scores = scores_of(asked, sample)
-        id_scores = _held_out_scores(tensor(labeled), folds, ask)[held]
+        known = held[usual[held]]
+        id_scores = _held_out_scores(tensor(labeled), folds, ask)[known]
     else:
-        held = np.flatnonzero(counts[labels] > 1)
+        known = np.flatnonzero((counts[labels] > 1) & usual)
         members, sizes = by_class(rows, labels, classes)
         pile_scores = distance(references @ members.T, lengths(members, sizes), sizes).numpy()
-        id_scores = _held_out_distances(held, rows, labels)
+        id_scores = _held_out_distances(known, rows, labels)
     return Instant(
         class_names=tuple(class_names),
         mean=middle,
@@ -134,7 +139,7 @@ def fit_instant(
         neighbors=neighbors,
         smoothing=smoothing,
         id_scores=id_scores,
-        id_weights=balance[held].astype(np.float32),
+        id_weights=balance[known].astype(np.float32),
         pile_scores=pile_scores,
         estimate=estimate,
         held_out=held_out,

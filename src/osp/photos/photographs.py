@@ -43,6 +43,8 @@ class Listed:
     """Photos that `osp sort` has moved into folders of classes, and that stayed there: part of the pile."""
     nones: list[str] = field(default_factory=list)
     """Photos that a person has moved to the unknown ones of a sort: none of the classes."""
+    grouped: set[str] = field(default_factory=set)
+    """Files that got their class as members of a group of unknown photos that look alike."""
 
     def add(self, found: Found, label: int, root: Path) -> None:
         """The files found in one folder, and a sentence on what was passed over there."""
@@ -123,6 +125,7 @@ def list_none(root: Path | None, told: Sequence[Label], others: Sequence[str] = 
 def _labels_in(root: Path, found: dict[str, Found], listed: Listed) -> dict[str, Found]:
     """What a person has put into the folders of a sort, by class; where the sort has put the rest is no label."""
     places, classes = guesses_in(root)
+    unknown = {os.path.basename(path) for path in places if Path(path).relative_to(root.absolute()).parts[0] == UNKNOWN}
     labels: dict[str, Found] = {}
     guessed = 0
     for name, each in found.items():
@@ -134,6 +137,7 @@ def _labels_in(root: Path, found: dict[str, Found], listed: Listed) -> dict[str,
             listed.nones += mine
         elif mine:
             each.files = list(mine.values())
+            listed.grouped.update(path for path in mine if os.path.basename(path) in unknown)
             labels[classes.get(name, name)] = each
     count = sum(len(each.files) for each in labels.values()) + len(listed.nones)
     if guessed and not count:
@@ -246,6 +250,8 @@ class Photographs:
     labels: np.ndarray
     use: np.ndarray
     """Rows of `labeled` that teach."""
+    grouped: np.ndarray
+    """Of each labeled image whether it got its class as one of a group that looks alike."""
     pile: Features
     pile_use: np.ndarray
     """Rows of `pile` that teach."""
@@ -353,6 +359,7 @@ def read(
         labeled,
         labels,
         use,
+        np.array([file in sorted_files.grouped for file in labeled.files], bool),
         pile,
         pile_use,
         test,

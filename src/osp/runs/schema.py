@@ -191,6 +191,7 @@ class FitResult(Fields):
     test: dict[Word, Tested | None] | None = None
     pile_photos: PilePhotos
     groups: list[Group] | None = None
+    grouped: list[Word] | None = None  # contents of photos that got their class with a whole group
     threshold: Number | None = None
     duplicates: Count | None = None
     seconds: Number
