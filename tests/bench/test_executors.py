@@ -18,10 +18,10 @@ import pytest
 
 from helpers.commands import osp
 from helpers.stores import finished, plan_of
-from osp.bench.executors import Ended, Processes, run_jobs
+from osp.bench.executors import Processes, run_jobs
 from osp.bench.jobs import Job, jobs_for
 from osp.bench.store import Store
-from osp.bench.worker import FOUND, work
+from osp.bench.worker import FOUND, Ended, work
 
 GRID = """
 title: tiny

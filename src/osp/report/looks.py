@@ -71,9 +71,8 @@ def model_of(run: Run) -> Any:
     if run.open_model is not None:
         return run.model
     code = {} if run.decided is None else files_in(run.decided.model_dump())
-    return load(
-        run.path, **{key: code[key] for key in ("network", "method", "score") if key in code and trusted(code[key])}
-    )
+    named = {key: name for key, name in code.items() if trusted(name)}
+    return load(run.path, network=named.get("network"), method=named.get("method"), score=named.get("score"))
 
 
 def overlaid(images: np.ndarray, found: ClassMaps) -> list[Picture]:
