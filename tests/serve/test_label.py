@@ -251,6 +251,7 @@ def test_classes_stand_in_the_order_in_which_they_were_named(person: Person) -> 
 
 def test_no_part_of_a_fast_look_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
+
     def noted(files: list[str], backbone: Any) -> Any:
         sizes.append(len(files))
         return compute(files, backbone)

@@ -66,7 +66,8 @@ def export(
     for path in filter(None, (graph, program)):
         if beside(path).exists() or beside(path).is_symlink():
             raise UserError(f"{beside(path)} exists already, and is not overwritten. Name another file.")
-    result = Run.read(run).result if (user_path(run) / RESULT).exists() else {}
+    folder = user_path(run)
+    result = Run.read(folder).result if (folder / RESULT).exists() else {}
     facts = exporter.export(load(run, method=method), graph, program, score)
     for path in filter(None, (graph, program)):
         write_text(beside(path), model_card(path.name, facts, result))
