@@ -353,8 +353,8 @@ def test_the_better_of_labels_alone_and_labels_and_pile_is_kept_and_named(
 ) -> None:
     """The pile says what is foreign either way."""
 
-    def fitted(labeled: Any, labels: Any, pile: Any, *more: Any) -> Instant:
-        made = fit_instant(labeled, labels, pile, *more)
+    def fitted(labeled: Any, labels: Any, pile: Any, **more: Any) -> Instant:
+        made = fit_instant(labeled, labels, pile, **more)
         assert made.estimate is not None
         figure = replace(made.estimate, balanced_accuracy=both if len(pile) else alone)
         return replace(made, estimate=figure, bias=made.bias + (0 if len(pile) else np.array([9, 0], np.float32)))
