@@ -240,6 +240,7 @@ SHEET = {
     "pool_batch": 64,
     "rotation_weight": 1.0,
     "rotation_pass": "own",
+    "rotation_until": "finetune",
     "temperature": 0.4,
     "threshold": 0.8,
     "least_share": 0.0,

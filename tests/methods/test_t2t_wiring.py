@@ -391,6 +391,7 @@ SHEET = {
     "pool_batch": 64,
     "rotation_weight": 1.0,
     "rotation_pass": "own",
+    "rotation_until": "finetune",
     "optimizer": "sgd",
     "momentum": 0.9,
     "nesterov": True,
