@@ -50,5 +50,7 @@ def test_its_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.chdir(tmp_path)
     exec(code.replace('scale="demo"', 'scale="demo", steps=6'), {})
     first, second = capsys.readouterr().out.splitlines()[-2:]
-    assert first.split()[0] in ("cat", "dog", "unknown")
+    file, said = first.split()
+    assert file == "new.jpg"
+    assert said in ("cat", "dog", "unknown")
     assert len(second.split()) == 2
