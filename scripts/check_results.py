@@ -1,4 +1,4 @@
-"""Figures of docs/reproduction.md, docs/measured.md and docs/comparison.md come from `results/`: check, or write again.
+"""Figures of docs/reproduction.md, measured.md, comparison.md and osp.md come from `results/`: check, or write again.
 
 python scripts/check_results.py            (`make check-results`; exit code 1 if a figure has changed)
 python scripts/check_results.py --write    (write the tables of the pages again, after new runs)
@@ -45,7 +45,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 WHOLE = ("reproduction.md", "measured.md")
 """Pages whose sentences are compared, too."""
-TABLES = ("comparison.md",)
+TABLES = ("comparison.md", "osp.md")
 """Only their tables are: their sentences also speak of runs that are not stored."""
 BLOCK = re.compile(r"(?P<head>^<!-- table: (?P<columns>[^>]*) -->\n)(?P<table>.*?)(?P<end>^<!-- end -->$)", re.M | re.S)
 COMMAND = re.compile(r"^ {4}osp bench (?:[^\n]*\\\n)*[^\n]*", re.M)

@@ -86,7 +86,7 @@ def test_a_changed_figure_is_found(script: ModuleType, tmp_path: Path) -> None:
     right = next(figure for figure in sorted(script.sources(page)) if figure.startswith("9"))
 
     def found(first: str, second: str = page, third: str = page) -> list[str]:
-        for name, text in zip((*script.WHOLE, *script.TABLES), (first, second, third), strict=True):
+        for name, text in zip((*script.WHOLE, *script.TABLES), (first, second, third, page), strict=True):
             (tmp_path / name).write_text(text, "utf-8")
         return list(script.wrong(tmp_path))
 
