@@ -44,11 +44,14 @@ def reason(error: OSError) -> str:
 
 
 def check_writable(folder: Path, option: str = "--out") -> None:
-    """Refuse a folder that could not be made, before any work: a folder is made in its place's nearest parent and
-    taken away again."""
+    """Refuse a folder that could not be made or looked at, before any work: a folder is made in its place's nearest
+    parent and taken away again."""
     try:
-        parent = next(each for each in [folder.absolute(), *folder.absolute().parents] if each.is_dir())
-        os.rmdir(tempfile.mkdtemp(prefix=".osp-", suffix=PARTIAL, dir=parent))
+        parent = next(each for each in [folder, *folder.absolute().parents] if each.exists())
+        if not parent.is_dir():
+            raise UserError(f"{option} {parent} is a file; name a folder.")
+        with os.scandir(parent):
+            os.rmdir(tempfile.mkdtemp(prefix=".osp-", suffix=PARTIAL, dir=parent))
     except OSError as error:
         why = error.strerror or error
         raise UserError(f"{option} {folder} cannot be written ({why}). Choose another {option}.") from None

@@ -146,7 +146,6 @@ def _from_scratch(
     from osp.cli.train import print_result, run_shown
     from osp.data import describe_set
     from osp.engine.progress import shown
-    from osp.files import check_writable
     from osp.models.trained import load_predictor
     from osp.photos.decisions import figures_on
     from osp.photos.fit import no_pile
@@ -158,7 +157,6 @@ def _from_scratch(
     begun = (user_path(out) / "plan.yaml").is_file()
     if not begun:
         check_free(user_path(out))
-        check_writable(user_path(out))
     known, classes = list_sorted(user_path(sorted_dir))
     if has_journal(user_path(sorted_dir)):
         raise UserError(f"{sorted_dir} was made by osp sort. Copy what you have sorted yourself into another folder.")

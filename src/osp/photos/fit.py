@@ -21,7 +21,6 @@ import numpy as np
 from osp.data.source import Progress
 from osp.errors import UserError, printable, user_path
 from osp.evaluate.estimates import Estimate, tested
-from osp.files import check_writable
 from osp.methods import get
 from osp.models.instant import Instant
 from osp.models.photo import PhotoModel, open_backbone
@@ -109,7 +108,6 @@ def fit(
     started = time.monotonic()
     folder = user_path(out)
     check_free(folder, labeling=labels is not None and user_path(labels) == folder / BOOK)
-    check_writable(folder)
     if seed < 0:
         raise UserError(f"seed={seed}: a whole number from 0 on.")
     if method != "instant":

@@ -16,7 +16,7 @@ from osp import files
 from osp.errors import UserError, short
 from osp.evaluate.metrics import unit_rows
 from osp.evaluate.predictions import NONE, Judged
-from osp.runs.folder import creatable
+from osp.files import check_writable
 from osp.runs.schema import LEARNED, FitResult, Group, LetIn, PhotoFacts, check, read_checked, read_json, read_rows
 from osp.tables import read_table
 
@@ -81,13 +81,12 @@ def is_fit(folder: Path) -> bool:
 def check_free(folder: Path, labeling: bool = False) -> None:
     """Refuse a folder that is in use or cannot be made, before any work is done; one in which somebody is `labeling`
     may hold the labels and an earlier fit."""
-    with creatable(folder):
-        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-            what = "link" if folder.is_symlink() else "file"
-            raise UserError(f"--out {folder} is a {what}; name a new folder.")
-        if folder.is_dir() and any(folder.iterdir()) and not labeling:
-            fitted = f" It holds a fit; to go on from it, add --from {folder}." if (folder / FACTS).exists() else ""
-            raise UserError(f"The folder {folder} is not empty; name a new one with --out.{fitted}")
+    check_writable(folder)
+    if folder.is_symlink():
+        raise UserError(f"--out {folder} is a link; name a new folder.")
+    if folder.is_dir() and any(folder.iterdir()) and not labeling:
+        fitted = f" It holds a fit; to go on from it, add --from {folder}." if (folder / FACTS).exists() else ""
+        raise UserError(f"The folder {folder} is not empty; name a new one with --out.{fitted}")
 
 
 def answer_of(result: dict[str, Any]) -> str:

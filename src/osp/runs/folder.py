@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from osp.errors import UserError
-from osp.files import PARTIAL, append_text, lines_of, make_folder, owned, write_text
+from osp.files import PARTIAL, append_text, check_writable, lines_of, make_folder, owned, write_text
 from osp.runs.schema import DataKeys, Fields, Map, Result, metrics_line, read_checked
 
 AGAIN = "Delete it and go on with --resume."
@@ -44,15 +43,13 @@ class RunFolder:
         return self.plan.exists()
 
     def check_free(self) -> None:
-        """Refuse a folder that is in use or cannot be written, before any work is done; creates nothing."""
-        with creatable(self.path):
-            if self.path.exists() and not self.path.is_dir():
-                raise UserError(f"--out {self.path} is a file; name a folder.")
-            if self.path.exists() and not all(_left_over(entry) for entry in self.path.iterdir()):
-                raise UserError(
-                    f"The folder {self.path} is not empty. Continue that run with --resume, or choose another "
-                    "--out (in Python: resume=True, or another out=)."
-                )
+        """Refuse a folder that is in use or cannot be written, before any work is done."""
+        check_writable(self.path)
+        if self.path.exists() and not all(_left_over(entry) for entry in self.path.iterdir()):
+            raise UserError(
+                f"The folder {self.path} is not empty. Continue that run with --resume, or choose another "
+                "--out (in Python: resume=True, or another out=)."
+            )
 
     @contextlib.contextmanager
     def owned(self) -> Iterator[None]:
@@ -102,18 +99,6 @@ class RunFolder:
     def read_json(self, path: Path) -> dict[str, Any]:
         """The fields of a small file."""
         return read_checked(path, Fields, AGAIN)
-
-
-@contextlib.contextmanager
-def creatable(folder: Path) -> Iterator[None]:
-    """Refuse an --out that cannot be looked at inside, or could not be made afterwards."""
-    try:
-        yield
-        parent = next(each for each in [folder, *folder.absolute().parents] if each.exists())
-    except OSError as error:
-        raise UserError(f"--out {folder}: {error.strerror or error}. Choose another --out.") from None
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise UserError(f"--out {folder}: cannot write into {parent}. Choose another --out.")
 
 
 def _left_over(entry: Path) -> bool:
