@@ -115,6 +115,14 @@ def test_the_paper_preset_of_a_method_says_where_each_value_comes_from(tmp_path:
     assert "5" in default.split()
 
 
+def test_a_table_that_no_terminal_shows_is_not_squeezed_into_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert within(["bench", "list"], monkeypatch) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) > 120
+
+
 def test_the_paper_preset_shows_exceptions_and_what_holds_on_one_data_set(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import sys
@@ -17,6 +18,9 @@ from osp.errors import printable
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
+
+WIDTH = 160
+"""Columns of a table that no terminal shows."""
 
 
 def say(text: object = "", end: str = "\n") -> None:
@@ -72,9 +76,12 @@ def plain(text: object, style: str = "", lines: bool = False) -> Text:
 
 
 def console() -> Console:
+    """What tables are printed on: as wide as the terminal; where there is none, as in a file, wide enough for them."""
     from rich.console import Console
 
-    return Console(markup=False, emoji=False, highlight=False)
+    shown = any(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+    width = None if shown or "COLUMNS" in os.environ else WIDTH
+    return Console(markup=False, emoji=False, highlight=False, width=width)
 
 
 def columns(*rows: tuple[object, ...], headings: tuple[str, ...] = (), padding: tuple[int, int] = (0, 2)) -> Any:
