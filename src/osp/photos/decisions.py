@@ -24,8 +24,9 @@ from osp.recipe import Plan
 from osp.runs.fitted import LABELS, RESULT, result_of
 from osp.runs.folder import RunFolder
 
-AT_ONCE = 512
-"""Files whose predictions come together at first; each time twice as many, for every look reads the whole cache."""
+AT_ONCE, MOST_AT_ONCE = 512, 1 << 16
+"""Files whose predictions come together at first and at most; each time twice as many, for every look reads the whole
+cache."""
 
 
 def decisions(
@@ -74,7 +75,7 @@ def predict_cached(
         kept = set(features.kept.tolist())
         for place, file in enumerate(part):
             yield replace(next(said), file=file) if place in kept else Prediction(file, reason=next(failed)[1])
-        start, size = start + size, 2 * size
+        start, size = start + size, min(2 * size, MOST_AT_ONCE)
 
 
 def _class_folders(model: Model, run: Path) -> list[str]:
