@@ -1,4 +1,4 @@
-"""What OSP gains over its control and over T2T, task by task, from the runs kept in results/: a picture.
+"""What OSP gains over the labels alone, over its control and over T2T, task by task, from results/: a picture.
 
 python scripts/draw_differences.py [FILE]        (default docs/images/differences.png)
 
@@ -22,89 +22,77 @@ from osp.cli.bench.options import choice_of
 from osp.report.figure import COLORS, MARKERS, own_style, save_png
 
 PANELS = {"accuracy": "accuracy (points)", "auroc": "AUROC (points)", "angle": "angle (degrees)"}
-BASES = ("control", "T2T")
-
-
-@dataclass(frozen=True)
-class Work:
-    """A task, the grid that has its runs, and how OSP, its control and T2T are called there."""
-
-    name: str
-    grid: str
-    choice: Choice
-    osp: str = "osp"
-    control: str = "control"
-    t2t: str = "t2t"
-
-
-ALPHA_0 = "control with alpha 0"
-WORKS = (
-    Work(
-        "digits\n5 labels per class",
-        "table4",
-        choice_of("demo", "0-7", datasets="digits", settings=["labels_per_class=5"]),
-        osp="both with AOM (OSP)",
-        control=ALPHA_0,
-        t2t="none (T2T)",
-    ),
-    Work("MNIST\n10 labels", "control", choice_of("cpu", "5-7", datasets="mnist"), control=ALPHA_0),
-    Work("CIFAR-10\n400 labels", "control", choice_of("cpu", "0-2", datasets="cifar10"), control=ALPHA_0),
-    Work("CIFAR-100\n100 labels", "control", choice_of("cpu", "0-4", datasets="cifar100"), control=ALPHA_0),
-    Work("Tiny ImageNet\n100 labels", "control", choice_of("cpu", "0", datasets="tinyimagenet"), control=ALPHA_0),
-)
+BASES = {
+    "supervised": "over the labels alone",
+    "control with alpha 0": "over its control, which prunes nothing",
+    "t2t": "over T2T",
+}
+"""Rows of the table `control` and what a gain over each is called."""
+TASKS: dict[str, Choice] = {
+    "digits\n5 labels per class": choice_of("demo", "0-7", datasets="digits", settings=["labels_per_class=5"]),
+    "MNIST\n10 labels": choice_of("cpu", "5-7", datasets="mnist"),
+    "CIFAR-10\n400 labels": choice_of("cpu", "0-4", datasets="cifar10"),
+    "CIFAR-100\n100 labels": choice_of("cpu", "0-4", datasets="cifar100"),
+    "CIFAR-100\n10,000 steps": choice_of("cpu", "0-4", datasets="cifar100", settings=["steps=10000"]),
+    "Tiny ImageNet\n100 labels": choice_of("cpu", "0-4", datasets="tinyimagenet"),
+}
 
 
 @dataclass(frozen=True)
 class Done:
     """A task with its runs."""
 
-    work: Work
+    name: str
     table: Table
 
-    def gains(self, measure: str) -> list[Difference]:
-        """Of OSP: over the control, over T2T; fewer where they have not been run."""
+    def gains(self, measure: str) -> dict[str, Difference]:
+        """Of OSP, by what it is compared with; without what has not been run."""
         table = replace(self.table, measure=measure)
-        bases = (self.work.control, self.work.t2t)
-        return [each for base in bases for each in differences(table, base) if each.row == self.work.osp]
+        found = {base: [each for each in differences(table, base) if each.row == "osp"] for base in BASES}
+        return {base: each[0] for base, each in found.items() if each}
 
 
 def looked_up(store: Store) -> list[Done]:
-    """The tasks that have been run."""
-    found = [Done(work, fill(store, expand(find_grid(work.grid), work.choice))) for work in WORKS]
-    return [each for each in found if len(each.gains("accuracy")) == len(BASES)]
+    """The tasks in which OSP and something to compare it with have been run."""
+    found = [Done(name, fill(store, expand(find_grid("control"), choice))) for name, choice in TASKS.items()]
+    return [each for each in found if each.gains("accuracy")]
 
 
 def draw(tasks: Sequence[Done]) -> Figure:
-    figure = Figure(figsize=(10, 1.2 + 0.9 * len(tasks)), layout="constrained", dpi=130)
+    figure = Figure(figsize=(10, 1.2 + 0.85 * len(tasks)), layout="constrained", dpi=130)
     for axes, (measure, title) in zip(figure.subplots(1, len(PANELS), sharey=True), PANELS.items(), strict=True):
-        labels = []
         for place, task in enumerate(tasks):
             gains = task.gains(measure)
-            labels.append(f"{task.work.name}, {gains[0].seeds} seed{'s' if gains[0].seeds > 1 else ''}")
-            for number, gain in enumerate(gains):
+            for number, base in enumerate(BASES):
+                if (gain := gains.get(base)) is None:
+                    continue
                 axes.errorbar(
                     gain.mean,
-                    place + 0.3 * number - 0.15,
-                    xerr=2 * gain.error if gain.error is not None else None,
+                    place + 0.25 * (number - 1),
+                    xerr=None if gain.error is None else 2 * gain.error,
                     color=COLORS[number],
                     marker=MARKERS[number],
-                    markerfacecolor=COLORS[number] if gain.error is not None else "white",
+                    markerfacecolor="white" if gain.error is None else COLORS[number],
                     capsize=3,
-                    label=("over the control, which prunes nothing", "over T2T")[number] if place == 0 else None,
+                    label=BASES[base] if place == 0 else None,
                 )
         axes.axvline(0, color="#888888", linewidth=1)
-        axes.set_yticks(range(len(tasks)), labels)
+        axes.set_yticks(range(len(tasks)), [f"{task.name}, {_seeds(task)}" for task in tasks])
         axes.set_title(title)
     axes.invert_yaxis()
     handles, names = axes.get_legend_handles_labels()
     figure.suptitle("What OSP gains (right of the line) or loses")
-    figure.legend(handles, names, loc="outside lower center", ncols=2, frameon=False)
+    figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False)
     return figure
+
+
+def _seeds(task: Done) -> str:
+    count = max(gain.seeds for gain in task.gains("accuracy").values())
+    return f"{count} seed{'s' if count > 1 else ''}"
 
 
 if __name__ == "__main__":
     target = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/images/differences.png")
-    tasks = looked_up(Store(Path("results")))
     with own_style():
-        save_png(draw(tasks), target)
+        save_png(draw(looked_up(Store(Path("results")))), target)
     print(target)
