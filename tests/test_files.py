@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import filelock
 import numpy as np
@@ -121,3 +122,35 @@ def test_arrays_with_a_header_that_is_none_are_a_sentence(header: str, tmp_path:
     assert read_arrays(tmp_path / "good.npz")["a"].tolist() == [0, 1, 2]
     with pytest.raises(ValueError, match=r"."):
         read_arrays(tmp_path / "bad.npz")
+
+
+def test_arrays_are_written_by_an_older_numpy_and_objects_by_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = np.savez
+
+    def older(file: Any, *arrays: np.ndarray, **named: np.ndarray) -> None:
+        assert "allow_pickle" not in named  # before 2.2 it would become an array of that name
+        newer(file, *arrays, **named)
+
+    monkeypatch.setattr(np, "savez", older)
+    write_arrays(tmp_path / "a.npz", {"rows": np.arange(3)})
+    assert read_arrays(tmp_path / "a.npz")["rows"].tolist() == [0, 1, 2]
+    with pytest.raises(TypeError, match="names holds Python objects"):
+        write_arrays(tmp_path / "b.npz", {"names": np.array(["a", None], dtype=object)})
+    assert not (tmp_path / "b.npz").exists()
+
+
+@pytest.mark.filterwarnings("ignore:flock not supported")
+def test_a_disk_without_locks_is_refused_and_no_lock_file_of_a_dead_process_counts_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(pytest.importorskip("fcntl"), "flock", none)
+    for left_behind in (False, True):
+        if left_behind:
+            (tmp_path / "lock").touch()
+        with pytest.raises(UserError, match="its disk has no file locks"), owned(tmp_path / "lock", "busy"):
+            pass

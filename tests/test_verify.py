@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import sys
@@ -59,6 +60,20 @@ def other_labels(folder: Path) -> None:
     np.savez(folder / "predictions.npz", **arrays)
 
 
+def other_images(folder: Path) -> None:
+    with np.load(folder / "predictions.npz") as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    arrays["pool/ids"] = arrays["pool/ids"][::-1]
+    np.savez(folder / "predictions.npz", **arrays)
+
+
+def score_of_none(folder: Path) -> None:
+    with np.load(folder / "predictions.npz") as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    arrays["test_ood/scores/pool"] = np.full_like(arrays["test_ood/scores/pool"], np.nan)
+    np.savez(folder / "predictions.npz", **arrays)
+
+
 def without_targets(folder: Path) -> None:
     with np.load(folder / "predictions.npz") as stored:
         arrays = {name: stored[name] for name in stored.files if name != "test/targets"}
@@ -87,6 +102,9 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "result.json: it belongs": lambda folder: changed(folder / "result.json", identity="x"),
     "figures: accuracy": lambda folder: changed(folder / "result.json", accuracy=99.9),
     "figures": other_labels,
+    "figures: its": other_images,
+    "result.json: ": lambda folder: changed(folder / "result.json", confusion=[[1, 2], [3]]),
+    "predictions.npz: ": score_of_none,
     "predictions.npz": without_targets,
     "checkpoints/link": lambda folder: (folder / "checkpoints/link").symlink_to("/etc/passwd"),
 }
@@ -110,6 +128,17 @@ def test_each_damage_is_found_and_named(what: str, finished: Path, tmp_path: Pat
     shutil.copytree(finished, folder)
     DAMAGE[what](folder)
     assert any(problem.startswith(what) for problem in problems(folder)), problems(folder)
+
+
+def test_a_lock_that_cannot_be_looked_at_is_no_other_process(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    refused = contextlib.contextmanager(lambda *_: (_ for _ in ()).throw(UserError("Cannot lock it: read-only.")))
+    monkeypatch.setattr("osp.verify.owned", refused)
+    (verdict,) = verify(tmp_path / "run")
+    assert verdict.whole
+    assert verdict.notes == ["whether another process is at work here: Cannot lock it: read-only."]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pipes")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
@@ -22,7 +21,6 @@ def train(
     network: nn.Module | None = None,
     progress: bool = True,
     display: Display | None = None,
-    loading: Any = None,
 ) -> Run:
     """Train what the recipe describes, and keep everything of the run in one folder.
 
@@ -33,7 +31,7 @@ def train(
     resume : continue the run in `out`, bit for bit on the CPU; a finished one is returned as it is.
     network : a torch module of your own, from images to feature vectors, in place of the recipe's; a copy is trained.
     progress : show progress on stderr.
-    display, loading : replace what shows progress of training and of reading data (`osp.engine.progress`).
+    display : replaces what shows progress (`osp.engine.progress`).
 
     Returns
     -------
@@ -54,9 +52,7 @@ def train(
     (2, True)
     """
     with shown(progress and display is None and started_rank() == 0) as own:
-        run = engine.train(
-            recipe, out, resume=resume, network=network, display=display or own, loading=loading or own.loading
-        )
+        run = engine.train(recipe, out, resume=resume, network=network, display=display or own)
     if run.data is not None:
         _draw(run)
     return run

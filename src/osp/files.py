@@ -85,8 +85,10 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """An npz file, whole or not at all; written piece by piece, as arrays may be as large as memory."""
     import numpy as np
 
+    if objects := [name for name, values in arrays.items() if np.asarray(values).dtype.hasobject]:
+        raise TypeError(f"{objects[0]} holds Python objects: they would be pickled")
     with _explained(path), _beside(path) as file:
-        np.savez(file, allow_pickle=False, **arrays)
+        np.savez(file, **dict(arrays))  # type: ignore[arg-type]  # by name; numpy before 2.2 has no allow_pickle here
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -241,21 +243,25 @@ def owned(path: Path, busy: str) -> Iterator[None]:
 
     The file stays: whoever deletes a lock that another process waits for lets two hold it.
     """
-    from filelock import FileLock, Timeout
+    from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
     if path.is_symlink():
         raise UserError(f"{path} is a link; delete it.")
-    lock = FileLock(path)
+    lock: BaseFileLock = FileLock(path)
+    no_locks = UserError(
+        f"Cannot lock {path}: its disk has no file locks. Mount it with them (Lustre: -o flock), or use another."
+    )
     try:
         lock.acquire(blocking=False)
     except Timeout:
-        raise UserError(busy) from None
+        raise (no_locks if isinstance(lock, SoftFileLock) else UserError(busy)) from None
     except NotImplementedError:
-        raise UserError(
-            f"Cannot lock {path}: its disk has no file locks. Mount it with them (Lustre: -o flock), or use another."
-        ) from None
+        raise no_locks from None
     except OSError as error:
         raise UserError(f"Cannot lock {path}: {error.strerror or error}.") from error
+    if isinstance(lock, SoftFileLock):  # it becomes one there: a file that a killed process leaves would lock forever
+        lock.release()
+        raise no_locks
     try:
         yield
     finally:

@@ -7,13 +7,14 @@ compared with each other, and the figures of a result are computed again from th
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from osp.bench.store import Store, names_of, plan_of_line
 from osp.data.split import Split
+from osp.engine.data import other_rows
 from osp.engine.state import check_meta
 from osp.errors import UserError, printable, short, user_path
 from osp.evaluate.predictions import Predictions
@@ -31,6 +32,7 @@ from osp.runs.checkpoint import load_checkpoint
 from osp.runs.fitted import ARRAYS, FACTS, RESULT, read_fit, result_of
 from osp.runs.folder import RunFolder
 from osp.runs.lines import LineRun, holds_lines, line_files, map_name, read_lines
+from osp.runs.run import Run
 from osp.runs.schema import Note, check, is_metrics, metrics_line, read_json
 
 TOLERANCE = 0.5
@@ -218,8 +220,9 @@ def _check_links(verdict: Verdict) -> None:
         try:
             with owned(lock, "busy"):
                 pass
-        except UserError:
-            verdict.notes.append("another process is at work here")
+        except UserError as error:
+            busy = "another process is at work here"
+            verdict.notes.append(busy if str(error) == "busy" else f"whether another process is at work here: {error}")
 
 
 def _check_metrics(folder: RunFolder, verdict: Verdict) -> None:
@@ -274,6 +277,8 @@ def _check_finished(verdict: Verdict, folder: RunFolder, plan: Plan | None, spli
     for file in sorted(folder.path.glob("*.npz")):
         if file not in (folder.split, folder.predictions):
             verdict.attempt(file.name, read_arrays, file)
+    if plan is not None and (folder.path / "bank.npz").exists():
+        verdict.attempt("bank", lambda: Run(folder, result, plan).bank)
     predictions = verdict.file(folder.predictions, Predictions.load, folder.predictions)
     if predictions is not None:
         verdict.attempt("figures", _check_figures, result, predictions, split)
@@ -291,12 +296,8 @@ def _check_model(file: Path, verdict: Verdict) -> None:
 def _check_figures(result: dict[str, Any], predictions: Predictions, split: Split | None) -> None:
     """Compute the figures again, and compare the predictions with the split."""
     truth = None if split is None or result.get("pool_auroc") is None else split.unlabeled_is_ood
-    if split is not None:
-        groups: dict[str, Sized] = {**predictions.groups, "pool": predictions.pool}
-        parts = {"test": split.test, "test_ood": split.test_ood, "validation": split.val, "pool": split.unlabeled}
-        for name, rows in parts.items():
-            if len(groups[name]) != len(rows):
-                raise ValueError(f"predictions of {len(groups[name])} images for {name}, the split has {len(rows)}")
+    if split is not None and (problem := other_rows(predictions, split)):
+        raise ValueError(problem)
     again = measure(predictions, truth)
     for key in ("accuracy", "auroc", "fpr95", "pool_auroc", "purity", "recall"):
         stated, found = result.get(key), again.get(key)

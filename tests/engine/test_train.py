@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,13 @@ import osp
 from helpers.runs import Recorder, run, weights
 from osp import Recipe, UserError
 from osp.data.split import Split
+from osp.engine.data import open_again
+from osp.evaluate.predictions import Predictions
+from osp.files import write_arrays
 from osp.methods import available
 from osp.runs.checkpoint import load_checkpoint
 from osp.runs.folder import RunFolder
+from osp.runs.run import Run
 
 
 def test_what_is_no_recipe_is_refused_in_a_sentence() -> None:
@@ -388,3 +393,71 @@ class Asks(Base):
     (tmp_path / "asks.py").write_text(source, encoding="utf-8")
     run(small(str(tmp_path / "asks.py"), steps=2, precision="bf16-mixed"), tmp_path / "run")
     assert torch.is_autocast_cache_enabled()
+
+
+def test_testing_on_another_set_keeps_what_was_found_on_the_earlier_ones(tmp_path: Path) -> None:
+    first = run(small(test_ood=["uniform"]), tmp_path / "run")
+    again = run(small(test_ood=["gaussian"]), tmp_path / "run", resume=True)
+    assert again.result["other_ood"].keys() == {"uniform", "gaussian"}
+    assert again.result["other_ood"]["uniform"] == first.result["other_ood"]["uniform"]
+    assert run(small(), tmp_path / "run", resume=True).result == again.result
+    with pytest.raises(UserError, match="test_ood digits: these images are in the run already"):
+        run(small(test_ood=["digits"]), tmp_path / "run", resume=True)
+    with pytest.raises(UserError, match="Unknown data set 'unifrom'"):
+        run(small(test_ood=["unifrom"]), tmp_path / "run", resume=True)
+    with pytest.raises(UserError, match="threads: 5000 asked for"):
+        run(small(threads=5000), tmp_path / "run", resume=True)
+
+
+def test_images_of_a_run_are_shown_without_the_other_ood_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = run(small(test_ood=["uniform"]), tmp_path / "run").path
+    monkeypatch.setattr("osp.engine.data.other_images", lambda *_: pytest.fail("opened"))
+    data = open_again(Run.read(path))
+    assert not data.other_ood
+    predictions = Predictions.load(path / "predictions.npz")
+    ids = predictions.pool.ids.copy()
+    ids[0] = 10**9
+    others = replace(predictions, pool=replace(predictions.pool, ids=ids))
+    write_arrays(path / "predictions.npz", others.arrays())
+    with pytest.raises(UserError, match=r"predictions.npz is not of this run: its .* images of pool are not the"):
+        open_again(Run.read(path))
+
+
+OWN_NAMES = """
+import torch
+from osp.methods import Method
+
+
+class Mine(Method):
+    unlabeled_views = ()
+
+    def losses(self, batch, step):
+        loss = self.net(batch["labeled"]["weak"]).square().mean()
+        LOG
+        return TERMS
+
+    def artifacts(self):
+        return {"split": {"a": torch.zeros(1)}, "more": {"a": torch.zeros(1)}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "terms", "problem"),
+    [
+        ('self.log("step", 0.5)', '{"loss": loss}', "log: the log of a run has a 'step' of its own"),
+        ("", '{"loss": loss, "reg": loss}', "losses: the log of a run has a 'loss' of its own"),
+        ("", '{"loss": loss}', None),
+    ],
+)
+def test_a_method_cannot_overwrite_numbers_or_files_of_the_run(
+    log: str, terms: str, problem: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(OWN_NAMES.replace("LOG", log or "pass").replace("TERMS", terms), "utf-8")
+    recipe = small(str(tmp_path / "mine.py")).model_copy(update={"options": {"batch": 8}})
+    if problem:
+        with pytest.raises(UserError, match=problem):
+            run(recipe, tmp_path / "run")
+        return
+    run(recipe, tmp_path / "run")
+    assert {"method-split.npz", "more.npz"} <= {file.name for file in (tmp_path / "run").iterdir()}
+    assert len(Split.load(tmp_path / "run" / "split.npz").labeled)

@@ -64,3 +64,16 @@ def test_without_a_threshold_nothing_is_called_unknown() -> None:
 
 def test_it_lies_beside_the_file() -> None:
     assert beside(Path("a/model.onnx")) == Path("a/model.onnx.md")
+
+
+def test_the_quality_is_that_of_the_score_in_the_file() -> None:
+    result = {"auroc": 93.3, "fpr95": 35.0, "scores": {"energy": {"auroc": 51.7, "fpr95": 99.2}}}
+    card = model_card("model.onnx", {**FACTS, "score": "energy"}, result)
+    assert "| 51.7 |" in card
+    assert "| 99.2 |" in card
+    assert "93.3" not in card
+
+
+def test_a_fit_that_does_not_say_which_answer_it_keeps_shows_the_one_that_was_kept() -> None:
+    found = {"labels alone": {"accuracy": 80.0}, "labels and pile": {"accuracy": 90.0}}
+    assert "| accuracy (%) | 90.0 |" in model_card("model.onnx", FACTS, {"estimates": found, "answer": "instant"})

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
 from helpers.finished import finished
+from osp.errors import UserError
+from osp.files import write_arrays
 from osp.models.gradcam import choose_partners, grad_cam, overlay, partner_maps
 from osp.nets import Network
 from osp.report.looks import model_of
+from osp.runs.run import Run
+from osp.verify import verify
 
 
 class TwoMaps(nn.Module):
@@ -80,3 +88,23 @@ def test_the_overlay_is_red_where_the_map_is_1_and_blue_where_it_is_0() -> None:
     assert picture.shape == (1, 2, 3)
     assert picture[0, 0, 2] > picture[0, 0, 0]
     assert picture[0, 1, 0] > picture[0, 1, 2]
+
+
+def test_images_that_are_not_square_have_maps_of_their_size() -> None:
+    net = Network(TwoMaps(), 2, 2)
+    assert grad_cam(net, torch.ones(2, 1, 6, 10), lambda features: features[:, 0]).shape == (2, 6, 10)
+
+
+def test_a_bank_of_another_run_is_refused(tmp_path: Path) -> None:
+    whole = finished()
+    shutil.copytree(whole.path, tmp_path / "run")
+    bank = dict(Run.read(tmp_path / "run").bank)
+    for changed in (
+        {"ids": bank["ids"] + 10**9},
+        {"features": bank["features"][:, 1:]},
+        {"classes": bank["classes"] + 99},
+    ):
+        write_arrays(tmp_path / "run" / "bank.npz", {**bank, **changed})
+        with pytest.raises(UserError, match=r"bank.npz is damaged"):
+            _ = Run.read(tmp_path / "run").bank
+        assert any("bank.npz is damaged" in problem for each in verify(tmp_path / "run") for problem in each.problems)

@@ -207,3 +207,23 @@ def test_a_photo_in_place_of_the_run_is_told(tmp_path: Path) -> None:
     (tmp_path / "cat.jpg").write_bytes(b"\xff\xd8")
     with pytest.raises(UserError, match=r"cat\.jpg is a file; the folder of a run is wanted, such as `osp predict RUN"):
         osp.load(tmp_path / "cat.jpg")
+
+
+def test_one_threshold_holds_for_arrays_and_files_and_follows_the_accepted_share(tmp_path: Path) -> None:
+    recipe = osp.Recipe(method="supervised", scale="demo", steps=3, threads=1, val_per_class=0)
+    trained = train(recipe, tmp_path / "run")
+    model = osp.load(trained.path)
+    assert model.threshold_for(0.95) == model.threshold == trained.result["threshold"]
+    assert model.threshold_for(0.5) < model.threshold < model.threshold_for(0.999)
+    (trained.path / "predictions.npz").unlink()
+    model = osp.load(trained.path)
+    assert model.threshold_for(0.95) == model.threshold
+    with pytest.raises(UserError, match=r"has only its threshold for 0\.95"):
+        model.threshold_for(0.5)
+
+
+def test_files_for_a_model_of_images_that_are_not_square_are_refused_in_a_sentence(run: Run, tmp_path: Path) -> None:
+    model = osp.load(run.path)
+    model.shape = (1, 8, 16)
+    with pytest.raises(UserError, match="8×16 pixels, but files are cut to squares"):
+        model.predict_files(tmp_path / "a.png")

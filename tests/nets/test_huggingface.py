@@ -53,13 +53,13 @@ def test_grad_cam_finds_the_corner_that_alone_speaks_for_the_target(family: str,
     features, places = backbone.features_with_places(images(backbone.size))
     torch.testing.assert_close(features.detach(), backbone.features(images(backbone.size)), atol=1e-5, rtol=1e-4)
     (gradient,) = torch.autograd.grad(features[:, :3].sum(), places, retain_graph=True)
-    seen = weighed(places, features[:, :3].sum(dim=1), backbone.size)
+    seen = weighed(places, features[:, :3].sum(dim=1), (backbone.size,) * 2)
     assert seen.shape == (3, backbone.size, backbone.size)
     assert gradient.abs().sum() > 0
     tokens = torch.zeros(1, 1 + 16, 2)  # a class token, then four rows of four
     tokens[0, 1 + 3, 0] = 1.0
     tokens.requires_grad_()
-    corner = weighed(tokens, tokens.sum(dim=(1, 2)), 8)[0]
+    corner = weighed(tokens, tokens.sum(dim=(1, 2)), (8, 8))[0]
     assert corner[0, 7] == 1.0
     assert corner[4:].max() == 0.0
 

@@ -146,7 +146,8 @@ def train(
 
     if started_rank() == 0:
         print_result(run.result)
-        say(f"Run: {run.path}   picture: {run.path / 'result.png'}")
+        picture = f"   picture: {run.folder.picture}" if run.folder.picture.exists() else ""
+        say(f"Run: {run.path}{picture}")
 
 
 def start_processes(recipe: Recipe, out: Path | None, devices: int | None, nodes: int | None) -> None:
@@ -193,7 +194,7 @@ def run_shown(recipe: Recipe, out: Path | None, resume: bool, only: Collection[s
     again, rank = command_again(folder, started_here(), started_nodes()), started_rank()
     try:
         with shown(rank == 0, only) as display:
-            return start(recipe, folder, resume=resume, display=display, loading=display.loading)
+            return start(recipe, folder, resume=resume, display=display)
     except Interrupted:
         if rank == 0:
             complain(f"Stopped; everything is saved. Continue with: {again}")

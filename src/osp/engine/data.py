@@ -19,6 +19,7 @@ from osp.data.split_spec import largest_at_ratio
 from osp.data.view_source import PixelViews
 from osp.data.views import Augmenter
 from osp.errors import UserError
+from osp.evaluate.predictions import Group, PoolPredictions, Predictions
 from osp.nets import check_name
 from osp.recipe import Plan
 from osp.recipe.plan import CUSTOM, SPLIT_FIELDS
@@ -199,7 +200,19 @@ def open_again(run: Run) -> Data:
     """The images of a run, to look at them; UserError where they are gone or are others now."""
     if run.data is not None:
         return run.data  # type: ignore[no-any-return]
-    data = open_data(run.plan, Split.load(run.folder.split))
+    data = open_data(run.plan.changed(test_ood=()), Split.load(run.folder.split))  # nothing shows other OOD sets
     if run.folder.read_data() not in (None, data.keys):
         raise UserError(f"The images have changed since the run in {run.path} began.")
+    if run.predictions is not None and (problem := other_rows(run.predictions, data.split)):
+        raise UserError(f"{run.folder.predictions} is not of this run: {problem}.")
     return data
+
+
+def other_rows(predictions: Predictions, split: Split) -> str:
+    """What of the predictions is of other images than those of the split; nothing where all are of these."""
+    groups: dict[str, Group | PoolPredictions] = {**predictions.groups, "pool": predictions.pool}
+    parts = {"test": split.test, "test_ood": split.test_ood, "validation": split.val, "pool": split.unlabeled}
+    for name, rows in parts.items():
+        if name in groups and not np.array_equal(groups[name].ids, rows):
+            return f"its {len(groups[name]):,} images of {name} are not the {len(rows):,} of the split"
+    return ""

@@ -34,6 +34,7 @@ def write_all(loop: Loop, data: Data, predictions: Predictions, started: float) 
     write_arrays(loop.folder.predictions, predictions.arrays())
     for name, arrays in loop.method.artifacts().items():
         path = loop.folder.path / f"{name}.npz"
+        path = path.with_name(f"method-{path.name}") if path in (loop.folder.split, loop.folder.predictions) else path
         write_arrays(path, {key: tensor.cpu().numpy() for key, tensor in arrays.items()})
     found = measure(predictions, data.truth)
     own = loop.method.own_score.name

@@ -195,11 +195,7 @@ class Plain(Display):
 
 @contextmanager
 def shown(progress: bool = True, only: Collection[str] | None = None) -> Iterator[Display]:
-    """A display that fits standard error, with `loading` beside what the loop needs; ended whatever happens.
-
-    with shown(progress) as display:
-        engine.train(..., display=display, loading=display.loading)
-    """
+    """A display that fits standard error; ended whatever happens."""
     display = display_for_terminal() if progress else Display()
     display.only = only
     try:

@@ -33,7 +33,7 @@ from osp.plugins import plain_name
 from osp.randomness import key_to_seed
 from osp.recipe import Plan, Recipe, explain, make_plan
 from osp.recipe.code import check_code, contents_of, files_in
-from osp.recipe.deciding import versions
+from osp.recipe.deciding import check_test_ood, check_threads, versions
 from osp.recipe.plan import CUSTOM, SPLIT_FIELDS
 from osp.runs.folder import RunFolder
 from osp.runs.run import Run
@@ -49,7 +49,6 @@ def train(
     resume: bool = False,
     network: nn.Module | None = None,
     display: Display | None = None,
-    loading: Any = None,
 ) -> Run:
     """`osp.train` without its picture.
 
@@ -60,13 +59,13 @@ def train(
     folder = RunFolder(folder_for(recipe, out))
     with distributed.joined():
         display = display if display is not None and distributed.first() else Display()
-        plan, finished = decide(recipe, folder, resume, network is not None, loading)
+        plan, finished = decide(recipe, folder, resume, network is not None, display)
         if finished is not None:
             display.say(f"The run in {folder.path} is finished.")
             return Run(folder, finished, plan, opener(network))
         distributed.by_each(lambda: check_trackers(plan))  # before anything is done
         with process_settings(plan):
-            return run_plan(plan, folder, resume, network, display, loading)
+            return run_plan(plan, folder, resume, network, display)
 
 
 def opener(network: nn.Module | None) -> Callable[[Run], Predictor]:
@@ -88,7 +87,7 @@ def check_recipe(given: object) -> None:
 
 
 def decide(
-    recipe: Recipe, folder: RunFolder, resume: bool, custom_network: bool, loading: Any = None
+    recipe: Recipe, folder: RunFolder, resume: bool, custom_network: bool, display: Display
 ) -> tuple[Plan, dict[str, Any] | None]:
     """The plan, and the result where there is one already: the first process decides, for all."""
 
@@ -97,7 +96,7 @@ def decide(
             plan = stored_plan(folder, recipe)
             return plan.model_dump(mode="json"), finished_result(folder, plan)
         folder.check_free()
-        made = make_plan(recipe, custom_network=custom_network, progress=loading)
+        made = make_plan(recipe, custom_network=custom_network, progress=display.loading)
         return made.model_dump(mode="json"), None
 
     fields, finished = distributed.from_first(decided)
@@ -110,13 +109,11 @@ def decide(
     return plan, finished
 
 
-def run_plan(
-    plan: Plan, folder: RunFolder, resume: bool, network: nn.Module | None, display: Display, loading: Any = None
-) -> Run:
+def run_plan(plan: Plan, folder: RunFolder, resume: bool, network: nn.Module | None, display: Display) -> Run:
     """Carry out a plan in its folder."""
     fabric = distributed.by_each(lambda: open_fabric(plan))
     data = distributed.by_each(
-        lambda: images_for(plan, folder, resume, loading), "images", lambda found: [found.keys, found.split.digest()]
+        lambda: images_for(plan, folder, resume, display), "images", lambda found: [found.keys, found.split.digest()]
     )
     loop = distributed.by_each(lambda: build_loop(plan, data, folder, fabric, Records(folder, display), network))
     distributed.take_from_first([*loop.method.parameters(), *loop.method.buffers()])  # a network that was given
@@ -135,10 +132,10 @@ def run_plan(
     return Run(folder, result, plan, opener(network), *in_hand)
 
 
-def images_for(plan: Plan, folder: RunFolder, resume: bool, loading: Any = None) -> Data:
+def images_for(plan: Plan, folder: RunFolder, resume: bool, display: Display) -> Data:
     """The images of a plan; of a run that goes on, those that it began with, split as they were."""
     split = Split.load(folder.split) if resume and folder.split.exists() else None
-    return open_data(plan, split, loading, folder.read_data() if resume else None)
+    return open_data(plan, split, display.loading, folder.read_data() if resume else None)
 
 
 def begin(plan: Plan, data: Data, folder: RunFolder, resume: bool) -> dict[str, Any] | None:
@@ -191,7 +188,11 @@ def stored_plan(folder: RunFolder, recipe: Recipe) -> Plan:
             + "\n  ".join(differing)
             + "\nResume it without changing them, or start a new run with another --out (in Python: out=)."
         )
+    check_threads(recipe.threads)
+    check_test_ood(recipe.test_ood, plan.data, plan.ood_data)
+    tested = {*plan.test_ood, *((folder.read_result() or {}).get("other_ood") or {})}  # which stay in the result
     plan = plan.moved(recipe)
+    plan = plan.changed(test_ood=sorted({*plan.test_ood, *tested}))
     check_code(plan, recipe, folder.path)
     return plan
 

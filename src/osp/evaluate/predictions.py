@@ -153,6 +153,9 @@ class Predictions:
         for name in ("test", "test_ood"):
             if name not in self.groups:
                 yield f"the group {name} is missing"
+        for name, images in self._parts():
+            if (found := images.scores.get(self.score)) is None or not np.isfinite(found).all():
+                yield f"{name}/scores/{self.score} is missing, or holds numbers that are none"
         if "test" in self.groups and self.groups["test"].targets is None:
             yield "test/targets is missing"
         classes = self.pool.logits.shape[-1] if self.pool.logits.ndim == 2 else -1

@@ -10,7 +10,7 @@ installed package may announce its own under the entry-point group `osp.methods`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -255,7 +255,8 @@ class Method(nn.Module):
         self.own_score = score
 
     def artifacts(self) -> dict[str, dict[str, Tensor]]:
-        """What a finished run keeps of the method besides its model: each becomes NAME.npz in the run folder."""
+        """What a finished run keeps of the method besides its model: each becomes NAME.npz in the run folder, or
+        method-NAME.npz where that is a file of the run itself."""
         return {}
 
     # The trained model
@@ -276,11 +277,22 @@ class Method(nn.Module):
 
     def log(self, name: str, value: Tensor | float) -> None:
         """Note a number for the log: it stays on the device until the log interval."""
+        check_logged((name,), "log")
         self.logged[name] = torch.as_tensor(value).detach()
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.net(images)
         return logits
+
+
+LOGGED = frozenset({"loss", "step", "kind", "stage", "lr", "images_seen"})
+"""What the run itself writes into each line of its log."""
+
+
+def check_logged(names: Iterable[str], where: str) -> None:
+    """Refuse names of numbers that would take the place of the run's own."""
+    if taken := sorted(LOGGED.intersection(names)):
+        raise UserError(f"{where}: the log of a run has a {taken[0]!r} of its own. Choose another name.")
 
 
 def published_options(method: type[Method], data: str | None = None) -> dict[str, Any]:

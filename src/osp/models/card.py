@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from osp.errors import printable
+from osp.runs.fitted import answer_of
 
 NUMBERS = {
     "accuracy": "accuracy (%)",
@@ -29,8 +30,9 @@ def beside(path: Path) -> Path:
 def model_card(name: str, facts: Mapping[str, str], result: Mapping[str, Any]) -> str:
     """Markdown, from what the file says of itself and what its run found; numbers that nobody measured are left out."""
     classes = ", ".join(_code(each) for each in json.loads(facts["class_names"]))
-    held_out = (result.get("estimates") or {}).get(result.get("kept"))  # of a fit: by cross-validation
-    found, limit = held_out or result, float(facts["threshold"])
+    held_out = result["estimates"].get(answer_of(dict(result))) if result.get("estimates") else None
+    by_score = (result.get("scores") or {}).get(facts["score"]) or {}  # of the score that the file has
+    found, limit = held_out or {**result, **by_score}, float(facts["threshold"])  # of a fit: by cross-validation
     how, terms = facts["preprocessing"], printable(" ".join(facts["license"].split()))
     numbers = [f"| {text} | {found[key]:.1f} |" for key, text in NUMBERS.items() if isinstance(found.get(key), float)]
     made = [f"| {key} | {_listed(result[key])} |" for key in ASKED if result.get(key) not in (None, "", {}, [])]

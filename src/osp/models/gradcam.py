@@ -36,18 +36,18 @@ def grad_cam(net: Network, images: Tensor, target: Target) -> np.ndarray:
     """
     with as_tested(net), torch.enable_grad():
         features, maps = net.encode_with_maps(images.detach())
-        return weighed(maps, target(features), images.shape[2])
+        return weighed(maps, target(features), tuple(images.shape[2:]))
 
 
-def weighed(places: Tensor, y: Tensor, size: int) -> np.ndarray:
-    """The formula, from A and y: A are maps N×C×h×w, or tokens N×T×C, the last h·h of which are the places row by row
-    (a class token and registers come before them)."""
+def weighed(places: Tensor, y: Tensor, size: tuple[int, ...]) -> np.ndarray:
+    """The formula, from A and y, for images of this height and width: A are maps N×C×h×w, or tokens N×T×C, the last h·h
+    of which are the places row by row (a class token and registers come before them)."""
     (gradient,) = torch.autograd.grad(y.sum(), places)
     if places.ndim == 3:
         places, gradient = (_as_maps(each) for each in (places, gradient))
     weights = gradient.mean(dim=(2, 3), keepdim=True)
     seen = (weights * places.detach()).sum(dim=1, keepdim=True).clamp(min=0)
-    seen = functional.interpolate(seen, size=(size, size), mode="bilinear", align_corners=False)[:, 0]
+    seen = functional.interpolate(seen, size=size, mode="bilinear", align_corners=False)[:, 0]
     scaled: np.ndarray = (seen / seen.amax(dim=(1, 2), keepdim=True).clamp(min=1e-12)).cpu().numpy()
     return scaled
 
@@ -68,7 +68,9 @@ class ClassMaps:
     features: np.ndarray
 
 
-def class_maps(features: Tensor, places: Tensor, logits: Tensor, probabilities: Tensor, size: int) -> ClassMaps:
+def class_maps(
+    features: Tensor, places: Tensor, logits: Tensor, probabilities: Tensor, size: tuple[int, ...]
+) -> ClassMaps:
     """What speaks for the classes that a model predicts, from what a pass with a graph gave."""
     predicted = logits.argmax(dim=1)
     maps = weighed(places, logits[torch.arange(len(logits)), predicted], size)

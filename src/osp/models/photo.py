@@ -69,7 +69,7 @@ class PhotoModel(Model):
         features, places = self.backbone.features_with_places(torch.from_numpy(pixels))
         with torch.enable_grad():
             logits = self.instant.net.logits(features.cpu())
-        return class_maps(features, places, logits, self.instant.net.probabilities(logits), self.size)
+        return class_maps(features, places, logits, self.instant.net.probabilities(logits), (self.size,) * 2)
 
     @property
     def license(self) -> str:

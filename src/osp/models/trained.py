@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -16,13 +16,14 @@ from torch import Tensor, nn
 
 from osp import scores
 from osp.data.fit import fit_images
+from osp.data.source import Progress
 from osp.errors import UserError, suggest
 from osp.evaluate.metrics import softmax, unit_rows
 from osp.evaluate.predictions import Group, Predictions
-from osp.evaluate.thresholds import ACCEPT, check_accept, fit_temperature, thresholds, weighted_quantile
+from osp.evaluate.thresholds import ACCEPT, check_accept, fit_temperature, thresholds
 from osp.methods.base import Method
 from osp.models.gradcam import ClassMaps, class_maps
-from osp.models.model import Answer, Model, named
+from osp.models.model import Answer, Model, Prediction, named
 from osp.nets import build_network
 from osp.nets.registry import find, size_of
 from osp.parts.one_vs_all import linear_layers
@@ -106,10 +107,16 @@ class Predictor(Model):
         """How unlike the classes each image looks; larger = more OOD. `score` names another than the reported one."""
         return self(images, score).ood_score
 
-    @property
-    def threshold(self) -> float:
-        """An image whose `ood_score` lies above this looks unknown: 95 % of the validation images lie below it."""
-        return self.thresholds[self.score]
+    def predict_files(
+        self, files: str | Path | Sequence[str | Path], accept: float = ACCEPT, progress: Progress | None = None
+    ) -> Iterator[Prediction]:
+        _, height, width = self.shape
+        if height != width:
+            raise UserError(
+                f"This model looks at images of {height}×{width} pixels, but files are cut to squares. Read them "
+                "yourself and give the model arrays of that size (in Python: osp.load(...)(images))."
+            )
+        return super().predict_files(files, accept, progress)
 
     def answer(self, pixels: np.ndarray, accept: float = ACCEPT) -> Answer:
         """With probabilities calibrated on the validation images of the run."""
@@ -120,18 +127,22 @@ class Predictor(Model):
 
     def threshold_for(self, accept: float) -> float:
         check_accept(accept)
-        known = self._validation
-        scores = None if known is None else known.scores.get(self.score)
-        if scores is None:
-            return self.threshold
-        return weighted_quantile(scores, np.ones(len(scores)), accept)
+        if accept == ACCEPT:
+            return self.thresholds[self.score]
+        known = self._validation or self._group("labeled")  # as for the stored threshold
+        if known is None or self.score not in known.scores:
+            raise UserError(
+                f"accept={accept}: this model has only its threshold for {ACCEPT}; others come from predictions.npz "
+                "of its run, which is not there."
+            )
+        return float(np.quantile(known.scores[self.score], accept))
 
     def maps(self, pixels: np.ndarray) -> ClassMaps:
         images = torch.from_numpy(fit_images(pixels.transpose(0, 2, 3, 1), self.shape))
         features, places = self.net.encode_with_maps(self.normalize(images))
         with torch.enable_grad():
             logits = self.net.classify(features)
-        return class_maps(features, places, logits, logits.softmax(dim=1), self.size)
+        return class_maps(features, places, logits, logits.softmax(dim=1), self.shape[1:])
 
     @property
     def license(self) -> str:

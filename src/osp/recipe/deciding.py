@@ -9,6 +9,7 @@ scale, and what was asked.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -101,14 +102,25 @@ def check_data_names(recipe: Recipe, data: str) -> None:
     files = [name for name in (data, recipe.ood_data or "") if is_file(name)]
     if len({*map(plain_name, files), *data_sets()}) < len(files) + len(data_sets()):
         raise UserError(f"Data set {files[0]}: another set has its name; rename the file.")
-    for name in (data, recipe.ood_data, *recipe.test_ood):
-        if name is not None and name not in (*data_sets(), *files):
-            raise UserError(f"Unknown data set {short(name)}.{suggest(name, data_sets())} `osp datasets` shows them.")
+    for name in filter(None, (data, recipe.ood_data)):
+        check_known(name, files)
     twice = recipe.ood_data is not None and same_path(recipe.ood_data) == same_path(data)
     if twice and not data_source(data).own_folder:
         raise UserError(f"ood_data {recipe.ood_data}: these are the images of the run itself; name another set.")
-    for name in recipe.test_ood:
-        if name in (data, recipe.ood_data):
+    check_test_ood(recipe.test_ood, data, recipe.ood_data)
+
+
+def check_known(name: str, files: Sequence[str] = ()) -> None:
+    """Refuse a data set that is neither known nor one of these files."""
+    if name not in (*data_sets(), *files):
+        raise UserError(f"Unknown data set {short(name)}.{suggest(name, data_sets())} `osp datasets` shows them.")
+
+
+def check_test_ood(names: Sequence[str], data: str, ood_data: str | None) -> None:
+    """Refuse to test on sets that are unknown, or hold images of the run itself."""
+    for name in names:
+        check_known(name)
+        if name in (data, ood_data):
             raise UserError(f"test_ood {name}: these images are in the run already; name a set that is not.")
         if data_source(name).own_folder:
             raise UserError(f"test_ood {name}: only sets that have a place in the data folder can be named here.")
@@ -202,11 +214,7 @@ def check_folders(data: str, recipe: Recipe) -> None:
 
 def check_machine(recipe: Recipe, options: Any) -> None:
     """Refuse what this machine cannot do; `osp.engine.devices` knows more, once the images are known."""
-    if recipe.threads is not None and recipe.threads > MOST_THREADS:
-        raise UserError(
-            f"threads: {short(recipe.threads)} asked for; this machine has {cores()} cores, and more than "
-            f"{MOST_THREADS} threads would only stand in each other's way. Leave it out, or take {cores()}."
-        )
+    check_threads(recipe.threads)
     pool, side = getattr(options, "mu", 1), recipe.image_size
     one = 4 * (side * side if side else 3 * 8 * 8)  # bytes of an image as numbers, of the smallest there is if unknown
     least = options.batch * (1 + pool) * one
@@ -216,6 +224,15 @@ def check_machine(recipe: Recipe, options: Any) -> None:
             f"batch: {short(options.batch)} labeled images and {short(pool)} times as many others per step take "
             f"{in_gigabytes(least)} before anything is computed; this machine has {in_gigabytes(have)}. "
             f"Take a smaller batch{', image_size' if side else ''} or mu."
+        )
+
+
+def check_threads(threads: int | None) -> None:
+    """Refuse a number that no machine has."""
+    if threads is not None and threads > MOST_THREADS:
+        raise UserError(
+            f"threads: {short(threads)} asked for; this machine has {cores()} cores, and more than "
+            f"{MOST_THREADS} threads would only stand in each other's way. Leave it out, or take {cores()}."
         )
 
 

@@ -32,7 +32,7 @@ def draw_scores(
 ) -> None:
     """One histogram per kind of image (`ID`, `OOD`, `unlabeled`), each as a share of its own kind; `names` has other
     words for the kinds."""
-    shown = {kind: values[np.isfinite(values)] for kind, values in scores.items() if len(values)}
+    shown = {kind: finite for kind, values in scores.items() if len(finite := values[np.isfinite(values)])}
     together = np.concatenate([*shown.values(), [threshold]])
     low, high = np.quantile(together, [0.002, 0.998])
     bins = np.linspace(low, max(high, low + 1e-6), 41)

@@ -131,8 +131,20 @@ class Run:
     @cached_property
     def bank(self) -> dict[str, np.ndarray]:
         """OSP's bank of OOD features: `features`, `classes`, `ids` (rows of the pool); empty for other methods."""
-        bank = read_arrays(self.path / "bank.npz")
-        return bank if {"features", "classes", "ids"} <= bank.keys() and len(bank["ids"]) else {}
+        bank, pool = read_arrays(self.path / "bank.npz"), None if self.predictions is None else self.predictions.pool
+        if not {"features", "classes", "ids"} <= bank.keys() or not bank["ids"].size or pool is None:
+            return {}
+        features, classes, ids = bank["features"], bank["classes"], bank["ids"]
+        fits = (
+            features.shape == (*ids.shape, pool.features.shape[1])
+            and classes.shape == ids.shape
+            and all(each.dtype.kind in "iu" and each.min() >= 0 for each in (classes, ids))
+            and classes.max() < pool.logits.shape[1]
+            and ids.max() < len(pool)
+        )
+        if not fits:
+            raise UserError(f"{self.path / 'bank.npz'} is damaged: its features are not of this run's pool.")
+        return bank
 
     def group(self, name: str) -> Group | None:
         return None if self.predictions is None else self.predictions.group(name)

@@ -17,6 +17,7 @@ from pydantic import (
     StrictBool,
     ValidationError,
     create_model,
+    field_validator,
     model_validator,
 )
 
@@ -86,6 +87,13 @@ class Result(_Plain):
     other_ood: dict[Word, Detection] | None = None
     versions: dict[Word, Word] | None = None
     warnings: list[Word] | None = None
+
+    @field_validator("confusion")
+    @classmethod
+    def _square(cls, rows: list[list[int]] | None) -> list[list[int]] | None:
+        if any(len(row) != len(rows or ()) for row in rows or ()):
+            raise ValueError("not a square of numbers")
+        return rows
 
 
 class DataKeys(RootModel[dict[Word, Word]]):

@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from osp.data.decode import Unreadable
 from osp.data.folders import kinds
-from osp.errors import printable
+from osp.errors import UserError, printable
 from osp.serve.guard import Guard
 from osp.serve.line import Line, Uploads
 from osp.serve.openapi import BODY_TYPES, DEFAULTS, MOST_NEIGHBORS, description, listed_types
@@ -90,6 +90,8 @@ class _Server:
             said = await self._line.run(request, lambda decode: self._served(content, **asked, decode=decode))
         except Unreadable as error:
             raise HTTPException(400, f"It cannot be read as an image: {printable(error)}.") from None
+        except UserError as error:
+            raise HTTPException(422, printable(error)) from None
         return JSONResponse(said)
 
 
