@@ -131,7 +131,7 @@ def test_arrays_are_written_by_an_older_numpy_and_objects_by_none(
 
     def older(file: Any, *arrays: np.ndarray, **named: np.ndarray) -> None:
         assert "allow_pickle" not in named  # before 2.2 it would become an array of that name
-        newer(file, *arrays, **named)
+        newer(file, *arrays, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(np, "savez", older)
     write_arrays(tmp_path / "a.npz", {"rows": np.arange(3)})

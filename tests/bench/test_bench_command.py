@@ -11,6 +11,7 @@ from helpers.stores import finished, plan_of
 from osp.bench.grid import names
 from osp.bench.store import Store, export
 from osp.cli import app
+from osp.errors import UserError
 
 runner = CliRunner()
 
@@ -36,3 +37,26 @@ def test_a_line_that_was_cut_off_is_told_whatever_is_asked(
     done = runner.invoke(app, ["bench", *command.format(tmp_path / "to").split(), "--store", "results"])
     assert done.exit_code == 0, done.output
     assert "digits.jsonl, line 2 was cut off" in done.output
+
+
+@pytest.mark.parametrize("setting", ["data=digits", "method=osp", "ood_ratio=0.3", "seed=4", "scale=cpu"])
+def test_what_names_rows_and_columns_has_an_option_of_its_own(setting: str) -> None:
+    done = runner.invoke(app, ["bench", "table1", "--set", setting, "--dry-run"])
+    assert isinstance(done.exception, UserError)
+    assert f"--set {setting.split('=')[0]}: rows and columns are named after it" in str(done.exception)
+
+
+@pytest.mark.parametrize("words", [["list", "--datasets", "digit"], ["status", "--set", "labels=5"]])
+def test_a_mistake_is_told_where_every_table_refuses_it(words: list[str], tmp_path: Path) -> None:
+    done = runner.invoke(app, ["bench", *words, "--store", str(tmp_path)])
+    assert isinstance(done.exception, UserError)
+
+
+def test_a_run_that_two_tables_share_is_exported_and_counted_once(tmp_path: Path) -> None:
+    finished(Store(tmp_path / "store"), plan_of(steps=400))
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.yaml").write_text(f"title: {name}\nmethods: [supervised]\ndatasets: [digits]\n")
+    grids = [str(tmp_path / f"{name}.yaml") for name in ("one", "two")]
+    places = ["--store", str(tmp_path / "store"), "--to", str(tmp_path / "to")]
+    done = runner.invoke(app, ["bench", "export", *grids, "--scale", "demo", *places])
+    assert "1 of 1 runs are new" in done.output, done.output

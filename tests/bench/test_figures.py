@@ -14,7 +14,7 @@ from PIL import Image
 from helpers.finished import STEPS, finished
 from osp import UserError
 from osp.bench.figures import available, draw, tsne
-from osp.bench.figures._lines import FIGURES, by_method, line_figure, lines_of
+from osp.bench.figures._lines import FIGURES, by_method, by_task, line_figure, lines_of
 from osp.report.embedding import feature_map
 from osp.report.figure import own_style, png
 from osp.runs.run import Run
@@ -164,3 +164,12 @@ def test_runs_of_one_length_are_one_point_of_cost_and_accuracy() -> None:
 
 def test_names_from_disk_are_text_in_figures() -> None:
     assert "a$\\frac$" in written("ratio", [with_result(finished("supervised"), method="a$\\frac$")])
+
+
+def test_runs_of_several_shares_of_ood_images_are_never_averaged_as_seeds() -> None:
+    runs = [with_result(finished(), ood_ratio=0.3), with_result(finished("supervised"), ood_ratio=0.6)]
+    assert [*by_task(runs)] == ["digits, 30 % OOD", "digits, 60 % OOD"]
+    assert [*by_task(runs[:1])] == ["digits"]
+    axes = line_figure(runs, FIGURES["curve"])[""].axes
+    assert [each.get_title() for each in axes[:4:2]] == ["digits, 30 % OOD, 1 seed", "digits, 60 % OOD, 1 seed"]
+    assert len(line_figure(runs, FIGURES["ratio"])[""].axes) == 1

@@ -8,7 +8,9 @@ import pytest
 
 from helpers.stores import finished, plan_of
 from osp.bench.jobs import START, Expected, KeyCache
+from osp.bench.sheets import counted
 from osp.bench.store import Store
+from osp.recipe import Recipe
 
 SEEDED = """
 import numpy as np
@@ -49,3 +51,12 @@ def test_images_that_a_set_of_ones_own_makes_from_the_seed_are_looked_up_for_eve
         finished(store, plans[0])
         cache = KeyCache(store)
         assert len({str(cache.of(plan)) for plan in plans}) == keys
+
+
+def test_to_look_at_stored_runs_no_data_set_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OSP_DATA", str(tmp_path / "nothing"))
+    monkeypatch.setattr("osp.data.fetch.download", lambda *_: pytest.fail("fetched"))
+    store, plan = Store(tmp_path / "store"), plan_of(data="mnist")
+    finished(store, plan)
+    assert KeyCache(store).of(plan) is None
+    assert counted(Recipe(data="mnist")) == ()

@@ -201,12 +201,15 @@ def test_an_exported_run_is_written_again_once_it_was_tested_on_more(store: Stor
     path, small = finished(store, plan_of()), Store(tmp_path / "results")
     assert export(store.runs(), small) == 1
     wanted = plan_of(test_ood="uniform")
-    assert small.status(wanted) == "interrupted"
+    assert small.status(wanted) == "missing"
     result = json.loads((path / "result.json").read_text())
     (path / "result.json").write_text(json.dumps({**result, "other_ood": {"uniform": {"auroc": 50.0}}}))
     assert export(store.runs(), small) == 1
     assert small.status(wanted) == "finished"
-    assert len(list(small.runs())) == 1
+    (path / "result.json").write_text(json.dumps({**result, "other_ood": {"gaussian": {"auroc": 60.0}}}))
+    assert export(store.runs(), small) == 1
+    (run,) = small.runs()
+    assert run.result["other_ood"] == {"uniform": {"auroc": 50.0}, "gaussian": {"auroc": 60.0}}
 
 
 def test_a_run_folder_counts_before_a_line_once_it_is_finished(store: Store, tmp_path: Path) -> None:

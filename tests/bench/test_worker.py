@@ -14,11 +14,11 @@ import pytest
 from helpers.stores import plan_of
 from helpers.strangers import METHOD, environment, osp, payload, trap
 from osp import Recipe
-from osp.bench.executors import Processes, run_jobs
+from osp.bench.executors import Outcome, Processes, note_end, run_jobs
 from osp.bench.jobs import jobs_for
 from osp.bench.slurm import write_array
 from osp.bench.store import Store
-from osp.bench.worker import FAILED, last_line, logged, start
+from osp.bench.worker import FAILED, STARTED, Ended, last_line, logged, start
 from osp.engine.train import train
 from osp.errors import UserError
 
@@ -140,3 +140,16 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.1)
+
+
+def test_a_killed_run_is_not_reported_with_the_reason_of_an_earlier_attempt(tmp_path: Path) -> None:
+    store, plan = Store(tmp_path / "store"), plan_of()
+    store.create()
+    (job,) = jobs_for(store, [plan])
+    store.log(job.name).write_text(f"{STARTED}\nosp: Cannot write model.safetensors: No space left on device.\n")
+    assert last_line(store.log(job.name)) == "Cannot write model.safetensors: No space left on device."
+    with open(store.log(job.name), "a", encoding="utf-8") as file:
+        file.write(f"{STARTED}\n")
+    outcome = Outcome([job], [])
+    note_end(store, job, Ended(-9, last_line(store.log(job.name))), outcome, print)
+    assert outcome.failed == {job.name: "killed by signal 9"}

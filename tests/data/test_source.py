@@ -18,6 +18,7 @@ import osp.data.sources
 import osp.plugins
 from helpers.runs import run
 from osp.cli.lists import datasets
+from osp.data.source import Description
 from osp.data.split import make_split, spec_for
 from osp.errors import UserError
 from osp.recipe import make_plan
@@ -181,3 +182,7 @@ def test_sets_without_files_are_described_as_they_are_loaded(name: str) -> None:
 def test_noise_is_described_without_being_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("osp.data.sources.gaussian._bits16", lambda *_: pytest.fail("made"))
     assert osp.data.describe_set(name, size=1024).shape == (3, 1024, 1024)
+
+
+def test_no_classes_have_no_smallest_one() -> None:
+    assert Description("toy", ("cat", "dog"), (9, 4), None, (3, 32, 32)).smallest_of(()) is None

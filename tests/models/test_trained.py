@@ -224,6 +224,7 @@ def test_one_threshold_holds_for_arrays_and_files_and_follows_the_accepted_share
 
 def test_files_for_a_model_of_images_that_are_not_square_are_refused_in_a_sentence(run: Run, tmp_path: Path) -> None:
     model = osp.load(run.path)
+    assert isinstance(model, Predictor)
     model.shape = (1, 8, 16)
     with pytest.raises(UserError, match="8×16 pixels, but files are cut to squares"):
         model.predict_files(tmp_path / "a.png")

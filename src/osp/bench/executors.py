@@ -169,7 +169,8 @@ def note_end(store: Store, job: Job, ended: Ended, outcome: Outcome, say: Say) -
         say(f"{name}: {ended.said or 'it was stopped'}; it is started again ({lost[name]} of {RETRIES} times)")
     else:
         folder = store.folder_for(job.plan, job.keys)
-        outcome.failed[name] = store.failure(folder) or ended.said or f"ended with code {ended.code}"
+        how = f"killed by signal {-ended.code}" if ended.code < 0 else f"ended with code {ended.code}"
+        outcome.failed[name] = store.failure(folder) or ended.said or how
 
 
 @contextmanager

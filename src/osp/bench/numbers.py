@@ -1,6 +1,6 @@
 """What a store has of a table, what the numbers cost, how rows differ, and which numbers are bold.
 
-The best of a column is bold only where an exact one-sided sign-flip test over the seeds both have finds it better than
+The best of a column is bold only where a one-sided sign-flip test over the seeds both have finds it better than
 every other row (p < 0.05, which takes five seeds at least).
 """
 
@@ -21,7 +21,10 @@ from osp.errors import UserError, suggest
 from osp.runs.run import Run
 
 LEVEL = 0.05
-TEST = "bold: better than every other row by an exact one-sided sign-flip test over the seeds both have, p < 0.05"
+TEST = (
+    "bold: better than every other row by a one-sided sign-flip test (exact up to 16 seeds) over the seeds both have, "
+    "p < 0.05"
+)
 
 
 def fill(store: Store, table: Table, keys: KeyCache | None = None) -> Table:

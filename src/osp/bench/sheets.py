@@ -12,7 +12,7 @@ from osp.recipe import Recipe, apply_assignments, make_plan
 
 MARKS = {
     SMALLER_BUDGET: ("b", "fewer steps or a smaller network than published"),
-    SMALLER_TOTAL: ("t", "the published number of unlabeled images does not fit at this ratio; the largest that does"),
+    SMALLER_TOTAL: ("t", "that many unlabeled images do not fit at this ratio; the largest number that does"),
     RECONSTRUCTION: ("r", "a reconstruction: no code of the authors is public"),
     DATA_VARIANT: ("v", "the images are not exactly those published"),
     STALE: ("s", "only results of other versions are there"),
@@ -155,10 +155,12 @@ def settings_sheet(table: Table) -> Sheet:
 
 def counted(recipe: Recipe) -> tuple[int, ...]:
     """The numbers of images under `COUNTS`; nothing where the images are not here."""
-    from osp.engine.data import open_data
+    from osp.engine.data import load_sets, open_data
 
     try:
-        opened = open_data(make_plan(recipe))
+        plan = make_plan(recipe)
+        load_sets(plan, fetch=False)
+        opened = open_data(plan)
     except UserError:
         return ()
     split, ood = opened.split, opened.split.unlabeled_is_ood

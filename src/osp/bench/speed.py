@@ -23,6 +23,7 @@ import torch
 from osp.bench.renderers import pipes
 from osp.bench.workload import CASES, Bare, Case, MethodStep, Ours, images_of
 from osp.errors import UserError
+from osp.files import make_folder, write_text
 from osp.machine import processor, python
 from osp.methods.registry import available
 from osp.plugins import load_file, trust
@@ -213,13 +214,13 @@ def cost(methods: list[str], repeats: int, out: Path, say: Say, case: Case = CAS
     for name, each in found["methods"].items():
         each["seconds"] = times[name]
         each["against supervised"] = times[name]["median"] / times[BASELINE]["median"]
-    out.mkdir(parents=True, exist_ok=True)
     _write(out / "cost.json", found)
     return found
 
 
 def _write(path: Path, found: dict[str, Any]) -> None:
-    path.write_text(json.dumps(found, indent=2) + "\n")
+    make_folder(path.parent)
+    write_text(path, json.dumps(found, indent=2) + "\n")
 
 
 # As Markdown

@@ -32,7 +32,7 @@ from osp.files import make_folder, open_at_end, write_text
 from osp.plugins import plain_name
 from osp.recipe import Plan
 from osp.recipe.code import as_fields, files_in
-from osp.recipe.plan import FILE
+from osp.recipe.plan import CPU_GROUP, FILE
 from osp.runs.folder import RunFolder
 from osp.runs.lines import FORMAT as LINE_FORMAT
 from osp.runs.lines import LineRun, add_lines, holds_lines, line_files, map_name, read_lines
@@ -44,7 +44,7 @@ Status = Literal["finished", "running", "interrupted", "failed", "damaged", "sta
 FORMAT = 1
 """Of the store's layout; another number is refused."""
 
-CPU_GROUP, WHOLE = 128, 0
+WHOLE = 0
 """What `group` is on a CPU and elsewhere, where the user asked for no value: a run from either machine counts."""
 
 PLACES = ("data_dir", "ood_dir")
@@ -172,9 +172,9 @@ class Store:
             return "running"
         if self.failure(folder):
             return "failed"
-        if folder.begun():
+        if folder.begun() and not isinstance(folder, LineRun):
             return "interrupted"
-        return "stale" if found is not None else "missing"
+        return "stale" if found is not None and found.stale else "missing"
 
     def has_finished(self, name: str, plan: Plan) -> bool:
         """Whether the run of this name has all that the plan asks for, as whoever has its claim may ask."""
@@ -343,8 +343,9 @@ def export(runs: Iterable[Run], to: Store) -> int:
     maps: dict[Path, dict[str, Any]] = {}
     for run in runs:
         have = there.get(run.name)
-        if have is None or set(run.result.get("other_ood") or {}) - set(have.result.get("other_ood") or {}):
-            new.append(line_of(run))
+        mine, theirs = (each.result.get("other_ood") or {} if each is not None else {} for each in (run, have))
+        if have is None or mine.keys() - theirs.keys():
+            new.append(line_of(replace(run, result=run.result | ({"other_ood": theirs | mine} if theirs else {}))))
         place = to.root / map_name(run.name) if have is None else have.folder.map
         drawn = run.folder.read_map()
         if drawn is not None and (have is None or not place.exists()):

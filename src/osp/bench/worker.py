@@ -71,15 +71,19 @@ def stop(process: BaseProcess, at_once: bool = False) -> None:
     (process.kill if at_once else process.terminate)()
 
 
+STARTED = "osp: the run is started"
+"""First line of each attempt in a log, which holds all of them."""
+
+
 def last_line(path: Path) -> str:
-    """What a process printed last, in a log that is no link."""
+    """What the last process printed last, in a log that is no link."""
     if path.is_symlink():
         return ""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     except OSError:
         return ""
-    return lines[-1].removeprefix("osp: ") if lines else ""
+    return lines[-1].removeprefix("osp: ") if lines and lines[-1] != STARTED else ""
 
 
 # Inside
@@ -111,6 +115,7 @@ def logged(root: Path, name: str, fields: dict[str, Any]) -> int:
     with Store(root).open_log(name) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
+    print(STARTED, file=sys.stderr, flush=True)
     return work(root, name, fields)
 
 

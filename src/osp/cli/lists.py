@@ -10,6 +10,7 @@ import typer
 
 from osp.cli.text import columns, console, plain, say
 from osp.errors import UserError, short, suggest, user_path
+from osp.plugins import trust
 from osp.recipe.fields import GROUPS
 
 if TYPE_CHECKING:
@@ -108,6 +109,8 @@ def methods(
 
     if preset not in (known := get_args(Preset)):
         raise UserError(f"--preset {preset!r}: no such preset.{suggest(preset, known)}")
+    if data is not None:
+        trust(data)  # a file that is named here may be run
     if data is not None and not known_set(data):
         raise UserError(f"Unknown data set {short(data)}.{suggest(data, data_sets())} `osp datasets` shows them.")
     shown = console()

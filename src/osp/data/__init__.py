@@ -67,6 +67,7 @@ def load(
     seed: int = 0,
     progress: Progress | None = None,
     named: bool = True,
+    fetch: bool = True,
 ) -> tuple[ImageSet, ImageSet | None]:
     """The training and the test set of a name or a file (./farm.py); the test set is None where there is none (`lsun`).
 
@@ -74,8 +75,8 @@ def load(
     images keep their own size, except in `tinyimagenet`, `stl10`, `lsun`, `folder`, `pile` and `shards`, which then are
     32x32. `seed` is what `gaussian` and `uniform` are made from, and a set of your own may use it (`Request.seed`); the
     others are the same for every seed. `progress(done, total, text)` is called now and then during anything that takes
-    long. A missing set is fetched from its publisher. `named=False` is for names from a stored plan: a file is then run
-    only if the user has named it elsewhere.
+    long. A missing set is fetched from its publisher, or refused with `fetch=False`. `named=False` is for names from a
+    stored plan: a file is then run only if the user has named it elsewhere.
 
     >>> train, test = load("digits")
     >>> train.shape, train.labels[:3].dtype, len(train) > len(test)
@@ -83,7 +84,7 @@ def load(
     """
     if named:
         trust(name)
-    found, request = _asked(name, root, size, seed, progress)
+    found, request = _asked(name, root, size, seed, progress, fetch)
     with _readable(request.root):
         return found.load(request)
 
@@ -124,7 +125,12 @@ def _look(request: Request) -> SourceInfo:
 
 
 def _asked(
-    name: str, root: str | os.PathLike[str] | None, size: int | None, seed: int, progress: Progress | None
+    name: str,
+    root: str | os.PathLike[str] | None,
+    size: int | None,
+    seed: int,
+    progress: Progress | None,
+    fetch: bool = True,
 ) -> tuple[Source, Request]:
     found = get(name)
     if size is not None and not (isinstance(size, int) and SMALLEST <= size <= LARGEST):
@@ -132,7 +138,7 @@ def _asked(
     if found.own_folder and root is None and not os.environ.get("OSP_DATA"):
         field = "ood_dir" if found.unsorted else "data_dir"
         raise UserError(f"The data set {name!r} is your own folder of images: name it ({field}, or OSP_DATA).")
-    return found, Request(plain_name(name), data_dir(root), size, seed, progress)
+    return found, Request(plain_name(name), data_dir(root), size, seed, progress, fetch)
 
 
 @contextmanager

@@ -93,6 +93,8 @@ class Published(ABC):
         if found := self.find(request.root):
             return found
         archive = self._archive(request.root)
+        if archive is None and not request.fetch:
+            raise UserError(f"{request.name} is not in {request.root}.")
         if archive is None:
             from osp.data.fetch import download
 

@@ -40,6 +40,8 @@ class Request:
     size: int | None = None
     seed: int = 0
     progress: Progress | None = None
+    fetch: bool = True
+    """Whether a set that is not there is fetched, or refused."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,9 @@ class Description:
             return self.smallest_class
         from osp.data.split_spec import class_numbers
 
-        return min(self.train[number] for number in class_numbers(id_classes, self.class_names, self.name))
+        return min(
+            (self.train[number] for number in class_numbers(id_classes, self.class_names, self.name)), default=None
+        )
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,11 @@ def open_data(
             "where other images come from.",
             stacklevel=2,
         )
+    if test is None and get(plan.data).own_folder and not get(plan.data).unsorted:
+        raise UserError(
+            f"{plan.data} has too few images for a fifth of a class to be put aside as test images. Give each class at "
+            "least 5 images, or put the classes into a folder train, and test images of theirs into a folder test."
+        )
     if test is None:
         raise UserError(f"{plan.data} has no test images to report on; it can only serve as ood_data.")
     if test.shape != train.shape:
@@ -122,9 +127,11 @@ data_sets, known_set = available, known
 """For rooms that open data through the engine alone."""
 
 
-def load_sets(plan: Plan, progress: Any = None) -> tuple[ImageSet, ImageSet | None, ImageSet | None, ImageSet | None]:
+def load_sets(
+    plan: Plan, progress: Any = None, fetch: bool = True
+) -> tuple[ImageSet, ImageSet | None, ImageSet | None, ImageSet | None]:
     """Training and test images of the set, and of the OOD source where that is another one."""
-    how = {"seed": plan.seed, "progress": progress, "named": False}
+    how = {"seed": plan.seed, "progress": progress, "named": False, "fetch": fetch}
     train, test = load(plan.data, plan.data_dir, size=plan.image_size, **how)
     if plan.ood_data is None:
         return train, test, None, None
@@ -132,8 +139,8 @@ def load_sets(plan: Plan, progress: Any = None) -> tuple[ImageSet, ImageSet | No
 
 
 def content_keys(plan: Plan) -> dict[str, str]:
-    """What `data.json` of a run of this plan would say."""
-    return keys_of([each for each in load_sets(plan) if each is not None])
+    """What `data.json` of a run of this plan would say; UserError where its images are not here: none is fetched."""
+    return keys_of([each for each in load_sets(plan, fetch=False) if each is not None])
 
 
 def largest_pool(plan: Plan) -> int | None:

@@ -27,13 +27,10 @@ from osp.methods.registry import get, without_removed
 from osp.nets import batchnorm_momentum, check_name
 from osp.plugins import is_file, plain_name, same_path
 from osp.recipe.code import contents_of
-from osp.recipe.plan import CUSTOM, MOST_THREADS, SPLIT_FIELDS, Plan
+from osp.recipe.plan import CPU_GROUP, CUSTOM, MOST_THREADS, SPLIT_FIELDS, Plan
 from osp.recipe.reading import explain
 from osp.recipe.recipe import Preset, Recipe, Scale
 from osp.version import HARNESS_VERSION, __version__
-
-CPU_GROUP = 128
-"""Images per pass on a CPU: larger ones leave its caches."""
 
 
 def make_plan(recipe: Recipe, custom_network: bool = False, progress: Any = None) -> Plan:

@@ -44,6 +44,9 @@ FREE = ("device", "threads", "data_dir", "ood_dir", "tensorboard", "tracker", "t
 CUSTOM = "custom"
 """The network of a run that was given a module: it has no name, and the run no identity."""
 
+CPU_GROUP = 128
+"""Images per pass on a CPU: larger ones leave its caches."""
+
 FILE = "./"
 """Stands for the path of a file of code in the identity, which has its content."""
 

@@ -11,7 +11,10 @@ from PIL import Image
 
 import osp.data
 from helpers.published_files import save_images
+from osp.data.sources.folder import list_files
+from osp.engine.data import open_data
 from osp.errors import UserError
+from osp.recipe import Recipe, make_plan
 
 
 def test_real_photos_in_class_folders_give_a_stratified_fixed_test_set(real_data: Callable[..., Path]) -> None:
@@ -196,3 +199,21 @@ def test_a_link_within_the_test_folder_makes_no_test_images_of_another_class(tmp
     assert test is not None
     assert test.labels is not None
     assert test.labels.tolist() == [1] * 4
+
+
+def test_too_few_images_for_test_images_are_told_with_what_to_do(tmp_path: Path) -> None:
+    for seed, name in enumerate(("cat", "dog")):
+        save_images(tmp_path / name, 3, seed=seed)
+    with pytest.raises(UserError, match="Give each class at least 5 images"):
+        open_data(make_plan(Recipe(data="folder", data_dir=str(tmp_path), method="supervised")))
+
+
+def test_folders_for_tests_that_are_not_read_are_told_and_are_no_class(tmp_path: Path) -> None:
+    for seed, folder in enumerate(("train/cat", "train/dog", "val/cat", "val/dog", "test/cat", "test/dog")):
+        save_images(tmp_path / "parts" / folder, 5, seed=seed)
+    (note,) = list_files(tmp_path / "parts").notes
+    assert "only the folders train and test were read, not the folders of images beside it: val" in note
+    for seed, folder in enumerate(("cat", "dog", "test/cat", "test/dog")):
+        save_images(tmp_path / "mixed" / folder, 5, seed=seed)
+    with pytest.raises(UserError, match="test holds folders named like the classes beside it"):
+        list_files(tmp_path / "mixed")

@@ -37,6 +37,8 @@ class Panel:
     """A number of the result that takes the place of x, on a logarithmic axis: its mean over the seeds at each x."""
     line: Callable[[Run], str] = method
     """Which line a run belongs to."""
+    over_ratios: bool = False
+    """Whether x is the share of OOD images."""
 
 
 def by_method(runs: Sequence[Run], name_of: Callable[[Run], str] = method) -> dict[str, list[Run]]:
@@ -52,9 +54,20 @@ def by_data(runs: Sequence[Run]) -> dict[str, list[Run]]:
     return {name: [run for run in runs if run.data_name == name] for name in names}
 
 
+def by_task(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Runs on each data set, those of several shares of OOD images apart."""
+    found: dict[str, list[Run]] = {}
+    for data, members in by_data(runs).items():
+        ratios = {run.number("ood_ratio") for run in members}
+        for ratio in sorted(ratios, key=lambda each: -1 if each is None else each):
+            name = data if len(ratios) == 1 or ratio is None else f"{data}, {100 * ratio:.0f} % OOD"
+            found[name] = [run for run in members if run.number("ood_ratio") == ratio]
+    return found
+
+
 def line_figure(runs: list[Run], panels: Sequence[Panel]) -> dict[str, Figure]:
     """A row per data set, the panels beside one another."""
-    sets = by_data(runs) or {"": []}
+    sets = (by_data(runs) if any(panel.over_ratios for panel in panels) else by_task(runs)) or {"": []}
     size = (5.2 * len(panels), 3.9 * len(sets))
     figure = Figure(figsize=size, layout="constrained", dpi=120)
     rows = figure.subplots(len(sets), len(panels), squeeze=False)
@@ -131,7 +144,14 @@ FIGURES: dict[str, tuple[Panel, ...]] = {
     "labels": (
         Panel(lambda run: number(run, "accuracy", run.plan.labels_per_class), "labeled images per class", ACCURACY),
     ),
-    "ratio": (Panel(lambda run: number(run, "accuracy", run.number("ood_ratio")), "OOD share of the pool", ACCURACY),),
+    "ratio": (
+        Panel(
+            lambda run: number(run, "accuracy", run.number("ood_ratio")),
+            "OOD share of the pool",
+            ACCURACY,
+            over_ratios=True,
+        ),
+    ),
     "time": (
         what_it_buys("seconds", "seconds of training and test"),
         what_it_buys("images_seen", "images seen"),

@@ -42,8 +42,13 @@ def figures(runs: list[Run]) -> dict[str, Figure]:
 
 
 def counterpart(run: Run, others: list[Run]) -> Run:
-    """The run of another method with the same seed, where there is one."""
-    return min(others, key=lambda each: (each.plan.seed != run.plan.seed, each.plan.seed))
+    """The run of another method with the same share of OOD images and the same seed, where there is one."""
+
+    def apart(other: Run) -> tuple[bool, bool, int]:
+        ratio = other.number("ood_ratio") != run.number("ood_ratio")
+        return ratio, other.plan.seed != run.plan.seed, other.plan.seed
+
+    return min(others, key=apart)
 
 
 def draw_looks(found: Looks, run: Run, baseline: Run | None) -> Figure:

@@ -8,7 +8,7 @@ import json
 import numpy as np
 from matplotlib.figure import Figure
 
-from osp.bench.figures._lines import by_data, by_method
+from osp.bench.figures._lines import by_method, by_task
 from osp.errors import UserError
 from osp.files import write_text
 from osp.report.embedding import FeatureMap, draw_map, feature_map
@@ -16,9 +16,9 @@ from osp.runs.run import Run
 
 
 def figures(runs: list[Run]) -> dict[str, Figure]:
-    """The run with the lowest seed of each method on each data set."""
+    """The run with the lowest seed of each method on each task."""
     drawn = []
-    for data, members in by_data(runs).items():
+    for data, members in by_task(runs).items():
         for method, own in by_method(members).items():
             run = min(own, key=lambda each: each.plan.seed)
             if (found := kept_map(run)) is not None:

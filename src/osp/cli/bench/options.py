@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +16,14 @@ if TYPE_CHECKING:
     from osp.bench.store import Store
 
 MOST_SEEDS = 1000
+ELSEWHERE = {
+    "data": "--datasets",
+    "method": "--methods",
+    "ood_ratio": "--ratios",
+    "scale": "--scale",
+    "seed": "--seeds",
+}
+"""Fields of the recipe that name rows and columns, or have an option of their own."""
 DEFAULT_STORE = Path("runs/store")
 DEFAULT_OUT = Path("runs/bench")
 
@@ -58,6 +65,9 @@ def choice_of(
 
     if scale not in ("demo", "cpu", "paper"):
         raise UserError(f"--scale {scale!r}: choose demo, cpu or paper.")
+    for setting in settings or ():
+        if (option := ELSEWHERE.get(key := setting.partition("=")[0].strip())) is not None:
+            raise UserError(f"--set {key}: rows and columns are named after it; ask for others with {option}.")
     named = words_of(methods), words_of(datasets), parse_ratios(ratios)
     return Choice(scale, parse_seeds(seeds), *named, tuple(settings or ()), fields or {})
 
@@ -69,10 +79,14 @@ def tables_of(names: Iterable[str] | None, choice: Choice) -> list[Table]:
 
     if names:
         return [expand(grid.find_grid(name, choice.named), choice) for name in names]
-    found = []
+    found, refused = [], None
     for name in grid.names():
-        with contextlib.suppress(UserError):
+        try:
             found.append(expand(grid.packaged(name), choice))
+        except UserError as error:  # that table is about others
+            refused = error
+    if refused is not None and not any(table.plans for table in found):
+        raise refused
     return found
 
 

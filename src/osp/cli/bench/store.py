@@ -109,7 +109,8 @@ def export(
     kept = options.open_store(store)
     if names:
         choice = options.choice_of(scale, seeds, methods, datasets, ratios, settings)
-        runs = [run for table in options.tables_of(names, choice) for run in fill(kept, table).runs]
+        found = (run for table in options.tables_of(names, choice) for run in fill(kept, table).runs)
+        runs = list({run.name: run for run in found}.values())  # tables share them
     else:
         runs = list(kept.runs())
     target = stores.Store(user_path(to))

@@ -25,12 +25,19 @@ def list_files(root: Path) -> LabeledFiles:
     test_name = next((name for name in TEST_FOLDERS if name in folders), None) if train_root != root else None
     found, more = list_classes(train_root)
     listed = LabeledFiles(root, tuple(found))
-    beside = [name for name in folders if name not in ("train", *TEST_FOLDERS)] if train_root != root else []
+    beside = [name for name in folders if name not in ("train", test_name)] if train_root != root else []
     if passed_over := [name for name in beside if walk(root / name).files]:
+        what = f"the folders train and {test_name} were" if test_name else "the folder train was"
         listed.notes.append(
-            f"In {root} only the folder train was read, not the folders of images beside it: "
-            f"{first_few(passed_over)}. If these are classes, give the folder train another name."
+            f"In {root} only {what} read, not the folders of images beside it: {first_few(passed_over)}. "
+            "If these are classes, give the folder train another name."
         )
+    for name in set(listed.classes).intersection(TEST_FOLDERS):
+        if set(subfolders(train_root / name)[0]).intersection(listed.classes):
+            raise UserError(
+                f"{train_root / name} holds folders named like the classes beside it. Put the classes into a folder "
+                f"train beside {name}, or give {name} another name if it is a class."
+            )
     listed.found.links += links if train_root == root else [*links, *more]
     for number, each in enumerate(found.values()):
         listed.add(each, number)
