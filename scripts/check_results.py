@@ -191,12 +191,12 @@ def written(text: str) -> str:
 
     def again(block: re.Match[str]) -> str:
         if block["columns"] == "repeats":
-            return f"{block['head']}\n{repeats()}\n{block['end']}"
+            return f"{block['head']}{repeats()}{block['end']}"
         above = COMMAND.findall(text[: block.start()])
         if not above:
             raise SystemExit(f"No command stands above the table {block['columns']!r}.")
         columns = [each.strip() for each in block["columns"].split(",")]
-        return f"{block['head']}\n{table(above[-1].strip(), columns)}\n{block['end']}"
+        return f"{block['head']}{table(above[-1].strip(), columns)}{block['end']}"
 
     return BLOCK.sub(again, text)
 
