@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -119,6 +120,7 @@ def test_a_table_that_no_terminal_shows_is_not_squeezed_into_80_columns(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr(sys, "stdin", io.StringIO())  # the tests' own may be a terminal
     assert within(["bench", "list"], monkeypatch) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) > 120
 

@@ -67,6 +67,12 @@ def other_images(folder: Path) -> None:
     np.savez(folder / "predictions.npz", **arrays)
 
 
+def without_validation(folder: Path) -> None:
+    with np.load(folder / "predictions.npz") as stored:
+        arrays = {name: stored[name] for name in stored.files if not name.startswith("validation/")}
+    np.savez(folder / "predictions.npz", **arrays)
+
+
 def score_of_none(folder: Path) -> None:
     with np.load(folder / "predictions.npz") as stored:
         arrays = {name: stored[name] for name in stored.files}
@@ -103,6 +109,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "figures: accuracy": lambda folder: changed(folder / "result.json", accuracy=99.9),
     "figures": other_labels,
     "figures: its": other_images,
+    "figures: its 0 images of validation": without_validation,
     "result.json: ": lambda folder: changed(folder / "result.json", confusion=[[1, 2], [3]]),
     "predictions.npz: ": score_of_none,
     "predictions.npz": without_targets,

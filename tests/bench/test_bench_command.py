@@ -46,6 +46,15 @@ def test_what_names_rows_and_columns_has_an_option_of_its_own(setting: str) -> N
     assert f"--set {setting.split('=')[0]}: rows and columns are named after it" in str(done.exception)
 
 
+@pytest.mark.parametrize(
+    "words", ["figure-alpha --set alpha=0.8", "control --methods osp --set alpha=0.5", "table2 --set ood_data=uniform"]
+)
+def test_what_a_row_or_column_is_about_is_not_set_for_all_runs(words: str) -> None:
+    done = runner.invoke(app, ["bench", *words.split(), "--dry-run"])
+    assert isinstance(done.exception, UserError)
+    assert "cannot be set for all runs: rows or columns of" in str(done.exception)
+
+
 @pytest.mark.parametrize("words", [["list", "--datasets", "digit"], ["status", "--set", "labels=5"]])
 def test_a_mistake_is_told_where_every_table_refuses_it(words: list[str], tmp_path: Path) -> None:
     done = runner.invoke(app, ["bench", *words, "--store", str(tmp_path)])

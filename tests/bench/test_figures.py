@@ -170,6 +170,11 @@ def test_runs_of_several_shares_of_ood_images_are_never_averaged_as_seeds() -> N
     runs = [with_result(finished(), ood_ratio=0.3), with_result(finished("supervised"), ood_ratio=0.6)]
     assert [*by_task(runs)] == ["digits, 30 % OOD", "digits, 60 % OOD"]
     assert [*by_task(runs[:1])] == ["digits"]
+    close = [with_result(finished(), ood_ratio=ratio) for ratio in (0.12, 0.125, 0.12500001)]
+    assert {name: len(each) for name, each in by_task(close).items()} == {
+        "digits, 12 % OOD": 1,
+        "digits, 12.5 % OOD": 2,
+    }
     axes = line_figure(runs, FIGURES["curve"])[""].axes
     assert [each.get_title() for each in axes[:4:2]] == ["digits, 30 % OOD, 1 seed", "digits, 60 % OOD, 1 seed"]
     assert len(line_figure(runs, FIGURES["ratio"])[""].axes) == 1

@@ -21,10 +21,11 @@ def test_counts_are_those_of_the_split_and_missing_data_are_told() -> None:
 
 
 def test_numbers_of_images_are_counted_without_a_ratio_and_told_under_a_table() -> None:
-    fields = {"data_dir": "/nowhere", "id_count": 60, "ood_count": 90}
+    fields = {"data_dir": "/nowhere", "id_count": 60, "ood_count": 90, "test_ood": ("cifar10",)}
     (digits,) = settings_sheet(expand(find_grid("table3"), Choice(datasets=("digits",), fields=fields))).lines
     assert digits[0] == "digits"
     assert digits[5:7] == ("150", "90")
+    fields.pop("test_ood")
     table = expand(find_grid("table1"), Choice("demo", datasets=("digits",), fields=fields, settings=("steps=10",)))
     assert "set for all: id_count=60, ood_count=90, steps=10" in legend(table)
     assert json.loads(as_json([table]))["set"] == ["id_count=60", "ood_count=90", "steps=10"]

@@ -11,6 +11,7 @@ import pytest
 
 from helpers.stores import finished, plan_of
 from helpers.strangers import payload
+from osp.bench.jobs import jobs_for
 from osp.bench.store import Store, export
 from osp.errors import UserError
 from osp.recipe import Plan
@@ -210,6 +211,20 @@ def test_an_exported_run_is_written_again_once_it_was_tested_on_more(store: Stor
     assert export(store.runs(), small) == 1
     (run,) = small.runs()
     assert run.result["other_ood"] == {"uniform": {"auroc": 50.0}, "gaussian": {"auroc": 60.0}}
+    again = {**result, "scores": {"softmax": {"auroc": 1.0}}, "other_ood": {"lsun": {"auroc": 70.0}}}
+    (path / "result.json").write_text(json.dumps(again))  # trained again: numbers of two models are not mixed
+    assert export(store.runs(), small) == 0
+
+
+def test_a_run_that_is_a_line_is_trained_again_for_all_sets_that_it_was_tested_on(store: Store, tmp_path: Path) -> None:
+    path, small = finished(store, plan_of()), Store(tmp_path / "results")
+    result = json.loads((path / "result.json").read_text())
+    (path / "result.json").write_text(json.dumps({**result, "other_ood": {"uniform": {"auroc": 50.0}}}))
+    export(store.runs(), small)
+    (job,) = jobs_for(small, [plan_of(test_ood="gaussian")])
+    assert set(job.plan.test_ood) == set(job.plan.recipe["test_ood"]) == {"uniform", "gaussian"}
+    (enough,) = jobs_for(small, [plan_of(test_ood="uniform")])
+    assert set(enough.plan.test_ood) == {"uniform"}
 
 
 def test_a_run_folder_counts_before_a_line_once_it_is_finished(store: Store, tmp_path: Path) -> None:

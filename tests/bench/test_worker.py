@@ -142,14 +142,17 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-def test_a_killed_run_is_not_reported_with_the_reason_of_an_earlier_attempt(tmp_path: Path) -> None:
+def test_a_killed_run_is_not_reported_with_the_reason_of_an_earlier_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, plan = Store(tmp_path / "store"), plan_of()
     store.create()
     (job,) = jobs_for(store, [plan])
     store.log(job.name).write_text(f"{STARTED}\nosp: Cannot write model.safetensors: No space left on device.\n")
     assert last_line(store.log(job.name)) == "Cannot write model.safetensors: No space left on device."
-    with open(store.log(job.name), "a", encoding="utf-8") as file:
-        file.write(f"{STARTED}\n")
+    monkeypatch.setattr("multiprocessing.process.BaseProcess.start", lambda process: None)  # killed before all else
+    start(store, job.name, plan.recipe)
+    store.note(store.folder_for(plan), plan, "failed", {}, "the disk is full")
     outcome = Outcome([job], [])
     note_end(store, job, Ended(-9, last_line(store.log(job.name))), outcome, print)
     assert outcome.failed == {job.name: "killed by signal 9"}

@@ -250,5 +250,5 @@ def test_an_out_folder_that_is_a_file_or_cannot_be_written_is_refused(tmp_path: 
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(UserError, match="is a file; name a folder"):
         run(small(), tmp_path / "file")
-    with pytest.raises(UserError, match="/file is a file; name a folder"):
+    with pytest.raises(UserError, match="file is a file; name a folder"):
         run(small(), tmp_path / "file" / "run")

@@ -21,11 +21,12 @@ from osp import Recipe, UserError
 from osp.data.split import Split
 from osp.engine.data import open_again
 from osp.evaluate.predictions import Predictions
-from osp.files import write_arrays
+from osp.files import read_arrays, write_arrays
 from osp.methods import available
 from osp.runs.checkpoint import load_checkpoint
 from osp.runs.folder import RunFolder
 from osp.runs.run import Run
+from osp.verify import verify_run
 
 
 def test_what_is_no_recipe_is_refused_in_a_sentence() -> None:
@@ -401,6 +402,17 @@ def test_testing_on_another_set_keeps_what_was_found_on_the_earlier_ones(tmp_pat
     assert again.result["other_ood"].keys() == {"uniform", "gaussian"}
     assert again.result["other_ood"]["uniform"] == first.result["other_ood"]["uniform"]
     assert run(small(), tmp_path / "run", resume=True).result == again.result
+    assert not verify_run(tmp_path / "run").problems
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    result["other_ood"]["lsun"] = result["other_ood"].pop("uniform")  # of which the images are no longer here
+    (tmp_path / "run" / "result.json").write_text(json.dumps(result))
+    arrays = read_arrays(tmp_path / "run" / "predictions.npz")
+    write_arrays(
+        tmp_path / "run" / "predictions.npz",
+        {key.replace("ood:uniform/", "ood:lsun/"): values for key, values in arrays.items()},
+    )
+    more = run(small(test_ood=["uniform"]), tmp_path / "run", resume=True)
+    assert more.result["other_ood"] == {**again.result["other_ood"], "lsun": again.result["other_ood"]["uniform"]}
     with pytest.raises(UserError, match="test_ood digits: these images are in the run already"):
         run(small(test_ood=["digits"]), tmp_path / "run", resume=True)
     with pytest.raises(UserError, match="Unknown data set 'unifrom'"):

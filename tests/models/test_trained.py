@@ -15,6 +15,7 @@ from osp import Predictor, Recipe, Run, UserError
 from osp.data.split import Split
 from osp.engine.progress import Display
 from osp.engine.train import train
+from osp.evaluate.predictions import Predictions
 from osp.runs.checkpoint import load_checkpoint, save_checkpoint
 
 
@@ -215,6 +216,9 @@ def test_one_threshold_holds_for_arrays_and_files_and_follows_the_accepted_share
     model = osp.load(trained.path)
     assert model.threshold_for(0.95) == model.threshold == trained.result["threshold"]
     assert model.threshold_for(0.5) < model.threshold < model.threshold_for(0.999)
+    with pytest.MonkeyPatch.context() as patched:  # which is asked for every batch
+        patched.setattr(Predictions, "load", lambda _: pytest.fail("read again"))
+        assert model.threshold_for(0.9) <= model.threshold
     (trained.path / "predictions.npz").unlink()
     model = osp.load(trained.path)
     assert model.threshold_for(0.95) == model.threshold

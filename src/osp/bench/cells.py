@@ -237,6 +237,8 @@ def make_cell(grid: Grid, choice: Choice, row: Entry, column: Entry) -> Cell:
     paper = grid.paper.value(row.name, column.name)
     if row.published or column.published:
         return Cell(row.name, column.name, paper=paper, problem="published number only")
+    if taken := set_names(choice, row, column):
+        raise UserError(f"{taken[0]} cannot be set for all runs: rows or columns of {grid.name} are named after it.")
     options = {**grid.fields.get("options", {}), **row.fields.get("options", {})}
     own = {**grid.fields, **column.fields, **row.fields, "scale": choice.scale, "options": options}
     length = own.pop("length", None)
@@ -254,6 +256,12 @@ def make_cell(grid: Grid, choice: Choice, row: Entry, column: Entry) -> Cell:
     # nothing but the seed depends on the seed
     plans = tuple(plan.changed(seed=seed, recipe={**plan.recipe, "seed": seed}) for seed in choice.seeds)
     return Cell(row.name, column.name, plans, paper, unlike)
+
+
+def set_names(choice: Choice, row: Entry, column: Entry) -> list[str]:
+    """What is set for all runs although this row or column is about it."""
+    asked, named = choice.given, {*column.fields, *row.fields} - {"options", "preset"}
+    return sorted(named & asked.keys()) + sorted(row.fields.get("options", {}).keys() & asked.get("options", {}).keys())
 
 
 def fitted(recipe: Recipe, length: float | None) -> tuple[Plan, tuple[str, ...]]:

@@ -169,8 +169,10 @@ def note_end(store: Store, job: Job, ended: Ended, outcome: Outcome, say: Say) -
         say(f"{name}: {ended.said or 'it was stopped'}; it is started again ({lost[name]} of {RETRIES} times)")
     else:
         folder = store.folder_for(job.plan, job.keys)
-        how = f"killed by signal {-ended.code}" if ended.code < 0 else f"ended with code {ended.code}"
-        outcome.failed[name] = store.failure(folder) or ended.said or how
+        if ended.code < 0:  # it may not have come to taking away the note of an earlier failure
+            outcome.failed[name] = ended.said or f"killed by signal {-ended.code}"
+        else:
+            outcome.failed[name] = store.failure(folder) or ended.said or f"ended with code {ended.code}"
 
 
 @contextmanager

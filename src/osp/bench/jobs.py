@@ -18,6 +18,7 @@ from osp.machine import duration
 from osp.plugins import plain_name
 from osp.recipe import Plan, Recipe
 from osp.recipe.code import as_fields, files_in
+from osp.runs.lines import LineRun
 
 
 class Job(BaseModel):
@@ -48,10 +49,16 @@ def jobs_for(store: Store, plans: Iterable[Plan], keys: KeyCache | None = None) 
     found: dict[str, Job] = {}
     for plan in plans:
         content = keys.of(plan) if keys is not None else None
-        name = store.folder_for(plan, content).path.name
+        folder = store.folder_for(plan, content)
+        name, wanted = folder.path.name, set(plan.test_ood)
         if name in found:  # the same run for two tables: tested on what either of them wants
-            both = sorted({*found[name].plan.test_ood, *plan.test_ood})
-            plan = plan.changed(test_ood=both, recipe={**plan.recipe, **({"test_ood": both} if both else {})})
+            wanted |= set(found[name].plan.test_ood)
+        tested = (folder.read_result() or {}).get("other_ood") or {} if isinstance(folder, LineRun) else {}
+        if wanted - tested.keys():  # a line has no model to test: it is trained anew, and takes the line's place
+            wanted |= tested.keys()
+        if wanted != set(plan.test_ood):
+            sets = sorted(wanted)
+            plan = plan.changed(test_ood=sets, recipe={**plan.recipe, "test_ood": sets})
         found[name] = Job(plan=plan, name=name, keys=content)
     return list(found.values())
 

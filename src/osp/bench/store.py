@@ -45,7 +45,7 @@ FORMAT = 1
 """Of the store's layout; another number is refused."""
 
 WHOLE = 0
-"""What `group` is on a CPU and elsewhere, where the user asked for no value: a run from either machine counts."""
+"""What `group` is elsewhere than on a CPU; where the user asked for no value, a run from either machine counts."""
 
 PLACES = ("data_dir", "ood_dir")
 """Fields that speak of a machine: no exported line has them."""
@@ -344,8 +344,10 @@ def export(runs: Iterable[Run], to: Store) -> int:
     for run in runs:
         have = there.get(run.name)
         mine, theirs = (each.result.get("other_ood") or {} if each is not None else {} for each in (run, have))
-        if have is None or mine.keys() - theirs.keys():
-            new.append(line_of(replace(run, result=run.result | ({"other_ood": theirs | mine} if theirs else {}))))
+        if have is not None and have.result.get("scores") == run.result.get("scores"):
+            mine = theirs | mine  # the same model, tested on other sets elsewhere
+        if have is None or mine.keys() > theirs.keys():
+            new.append(line_of(replace(run, result=run.result | ({"other_ood": mine} if mine else {}))))
         place = to.root / map_name(run.name) if have is None else have.folder.map
         drawn = run.folder.read_map()
         if drawn is not None and (have is None or not place.exists()):

@@ -55,7 +55,8 @@ def start(store: Store, name: str, recipe: dict[str, Any]) -> BaseProcess:
 
     Where the system can, it is forked from a process that has loaded torch once, which saves seconds per run.
     """
-    store.open_log(name).close()  # refused here where it cannot be one
+    with store.open_log(name) as log:  # refused here where it cannot be one
+        log.write(f"{STARTED}\n".encode())
     forks = "forkserver" in multiprocessing.get_all_start_methods()
     context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
     if forks:
@@ -115,7 +116,6 @@ def logged(root: Path, name: str, fields: dict[str, Any]) -> int:
     with Store(root).open_log(name) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    print(STARTED, file=sys.stderr, flush=True)
     return work(root, name, fields)
 
 

@@ -220,6 +220,7 @@ def other_rows(predictions: Predictions, split: Split) -> str:
     groups: dict[str, Group | PoolPredictions] = {**predictions.groups, "pool": predictions.pool}
     parts = {"test": split.test, "test_ood": split.test_ood, "validation": split.val, "pool": split.unlabeled}
     for name, rows in parts.items():
-        if name in groups and not np.array_equal(groups[name].ids, rows):
-            return f"its {len(groups[name]):,} images of {name} are not the {len(rows):,} of the split"
+        ids = groups[name].ids if name in groups else rows[:0]
+        if not np.array_equal(ids, rows):
+            return f"its {len(ids):,} images of {name} are not the {len(rows):,} of the split"
     return ""

@@ -16,6 +16,12 @@ from osp.evaluate.thresholds import thresholds
 from osp.files import write_arrays
 from osp.plugins import plain_name
 from osp.recipe import Plan
+from osp.runs.folder import RunFolder
+
+OWN_FILES = ("split", "predictions", "failed-batch")
+"""Arrays that the run itself writes, whatever a method calls its own; many systems do not tell a from A."""
+OOD_SET = "ood:"
+"""Before the names of OOD sets that were not in the pool, among the groups of predictions."""
 
 
 def finish(loop: Loop, data: Data) -> tuple[dict[str, Any], Predictions]:
@@ -30,12 +36,13 @@ def finish(loop: Loop, data: Data) -> tuple[dict[str, Any], Predictions]:
 
 def write_all(loop: Loop, data: Data, predictions: Predictions, started: float) -> dict[str, Any]:
     """The files of a finished run; the result."""
+    for name, group in tested_before(loop.folder).items():  # those images need not be here any more
+        predictions.groups.setdefault(name, group)
     loop.save_model(loop.folder.model, known_in(predictions.groups).scores, data)
     write_arrays(loop.folder.predictions, predictions.arrays())
     for name, arrays in loop.method.artifacts().items():
-        path = loop.folder.path / f"{name}.npz"
-        path = path.with_name(f"method-{path.name}") if path in (loop.folder.split, loop.folder.predictions) else path
-        write_arrays(path, {key: tensor.cpu().numpy() for key, tensor in arrays.items()})
+        file = f"method-{name}.npz" if name.lower() in OWN_FILES else f"{name}.npz"
+        write_arrays(loop.folder.path / file, {key: tensor.cpu().numpy() for key, tensor in arrays.items()})
     found = measure(predictions, data.truth)
     own = loop.method.own_score.name
     result = {
@@ -68,8 +75,16 @@ def predict_everything(loop: Loop, data: Data) -> Predictions:
     }
     for name, images in data.other_ood.items():
         views = pixel_views(images, data, loop.plan, loop.feed.device)
-        groups[f"ood:{name}"] = evaluation.outputs(np.arange(len(images)), None, views)
+        groups[OOD_SET + name] = evaluation.outputs(np.arange(len(images)), None, views)
     return Predictions(evaluation.reported, thresholds(known_in(groups).scores), groups, evaluation.pool())
+
+
+def tested_before(folder: RunFolder) -> dict[str, Group]:
+    """What the model of a finished run has said of other OOD sets."""
+    if folder.read_result() is None or not folder.predictions.exists():
+        return {}
+    groups = Predictions.load(folder.predictions).groups
+    return {name: group for name, group in groups.items() if name.startswith(OOD_SET)}
 
 
 def known_in(groups: dict[str, Group]) -> Group:

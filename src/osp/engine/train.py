@@ -17,7 +17,7 @@ from osp.data.split import Split, spec_for
 from osp.engine.batches import Feed
 from osp.engine.data import Data, open_data, pixel_views
 from osp.engine.devices import open_fabric, process_settings
-from osp.engine.finish import finish
+from osp.engine.finish import OOD_SET, finish, tested_before
 from osp.engine.loop import Loop
 from osp.engine.progress import Display
 from osp.engine.records import Records
@@ -190,9 +190,12 @@ def stored_plan(folder: RunFolder, recipe: Recipe) -> Plan:
         )
     check_threads(recipe.threads)
     check_test_ood(recipe.test_ood, plan.data, plan.ood_data)
-    tested = {*plan.test_ood, *((folder.read_result() or {}).get("other_ood") or {})}  # which stay in the result
+    before, found = set(plan.test_ood), (folder.read_result() or {}).get("other_ood") or {}
     plan = plan.moved(recipe)
-    plan = plan.changed(test_ood=sorted({*plan.test_ood, *tested}))
+    wanted = {*before, *plan.test_ood, *found}
+    if wanted - found.keys():  # what it was tested on before stays, and need not be here any more
+        wanted -= {name.removeprefix(OOD_SET) for name in tested_before(folder)}
+    plan = plan.changed(test_ood=sorted(wanted))
     check_code(plan, recipe, folder.path)
     return plan
 

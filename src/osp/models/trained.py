@@ -129,7 +129,7 @@ class Predictor(Model):
         check_accept(accept)
         if accept == ACCEPT:
             return self.thresholds[self.score]
-        known = self._validation or self._group("labeled")  # as for the stored threshold
+        known = self._known
         if known is None or self.score not in known.scores:
             raise UserError(
                 f"accept={accept}: this model has only its threshold for {ACCEPT}; others come from predictions.npz "
@@ -168,6 +168,11 @@ class Predictor(Model):
     def _validation(self) -> Group | None:
         """Images known to belong that were not learned from."""
         return self._group("validation")
+
+    @cached_property
+    def _known(self) -> Group | None:
+        """Images that thresholds are set by, as for the stored ones."""
+        return self._validation or self._group("labeled")
 
     @cached_property
     def _temperature(self) -> float:

@@ -144,6 +144,13 @@ def test_a_class_left_empty_is_an_error_that_names_it(tmp_path: Path) -> None:
         osp.data.load("folder", tmp_path)
 
 
+def test_a_test_folder_without_images_is_told(tmp_path: Path) -> None:
+    save_images(tmp_path / "train" / "cat", 6)
+    (tmp_path / "test").mkdir()
+    with pytest.raises(UserError, match=r"There is no image in .*test"):
+        osp.data.load("folder", tmp_path)
+
+
 def test_changed_added_and_removed_files_are_noticed(tmp_path: Path) -> None:
     save_images(tmp_path / "train" / "cat", 4)
     save_images(tmp_path / "test" / "cat", 1, seed=1)

@@ -60,8 +60,8 @@ def by_task(runs: Sequence[Run]) -> dict[str, list[Run]]:
     for data, members in by_data(runs).items():
         ratios = {run.number("ood_ratio") for run in members}
         for ratio in sorted(ratios, key=lambda each: -1 if each is None else each):
-            name = data if len(ratios) == 1 or ratio is None else f"{data}, {100 * ratio:.0f} % OOD"
-            found[name] = [run for run in members if run.number("ood_ratio") == ratio]
+            name = data if len(ratios) == 1 or ratio is None else f"{data}, {100 * ratio:.4g} % OOD"
+            found.setdefault(name, []).extend(run for run in members if run.number("ood_ratio") == ratio)
     return found
 
 

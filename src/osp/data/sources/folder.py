@@ -49,6 +49,8 @@ def list_files(root: Path) -> LabeledFiles:
         )
     if test_name is not None:
         _add_test(listed, root / test_name, train_root)
+        if not any(listed.is_test):
+            raise UserError(f"There is no image in {root / test_name}. Put test images into it, or take it away.")
     listed.leave_out_copies()
     if test_name is None:
         _set_aside(listed)
