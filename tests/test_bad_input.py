@@ -196,10 +196,10 @@ CASES: dict[str, tuple[str, list[str]]] = {
     ),
     "CIFAR batch truncated": ("train --data cifar10 --data-dir cifar_truncated", ["data_batch_2", "cut short"]),
     "out folder a file": ("train --out file", ["file", "is a file"]),
-    "out folder below a file": ("train --out file/run", ["file/run", "cannot write"]),
+    "out folder below a file": ("train --out file/run", ["file", "is a file; name a folder"]),
     "out folder cannot be made": ("train --out /proc/osp_run", ["/proc/osp_run", "cannot"]),
     "out folder in use": ("train --out used", ["used", "not empty", "--resume"]),
-    "out folder of the demo a file": ("demo --out file", ["file", "cannot write"]),
+    "out folder of the demo a file": ("demo --out file", ["file", "is a file; name a folder"]),
     "nothing to resume": ("train --resume --out empty", ["empty", "no run", "plan.yaml"]),
 }
 

@@ -119,13 +119,37 @@ def test_a_file_is_used_by_naming_it_and_needed_again_by_whoever_loads_the_model
         return
     stranger(name)
     with pytest.raises(
-        UserError, match=rf"If you trust that file, give it again: osp\.load\(.*, {kind}='.*mine\.py'\)"
+        UserError, match=rf"If you trust what is in there, give it again: osp\.load\(.*, {kind}='.*mine\.py'\)"
     ):
         osp.load(run.path)
     assert runs(tmp_path) == 1
     given: dict[str, Any] = {kind: name}
     again = osp.load(run.path, **given)
     assert again.threshold == model.threshold
+
+
+def test_all_files_that_a_model_was_made_with_are_told_at_once(written: Callable[..., str], tmp_path: Path) -> None:
+    score, network = written("score", "cosine.py"), written("network", "tiny.py")
+    run = osp.train(asking("score", score, network=network), tmp_path / "run", progress=False)
+    stranger(score, network)
+    with pytest.raises(
+        UserError, match=r"osp\.load\(.*, network='.*tiny\.py', score='.*cosine\.py'\), or osp report with"
+    ):
+        osp.load(run.path)
+    assert osp.load(run.path, network=network, score=score).threshold == run.model.threshold
+
+
+@pytest.mark.parametrize(
+    ("returned", "problem"),
+    [
+        ("logits", r"The OOD score 'mine' must give one number per image: \d+, not \(\d+, 6\)"),
+        ("features.norm(dim=1) * float('nan')", "The OOD score 'mine' gives numbers that are infinite, or none"),
+    ],
+)
+def test_a_score_that_gives_no_number_per_image_is_told(returned: str, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SCORE.replace("-features.norm(dim=1)", returned), encoding="utf-8")
+    with pytest.raises(UserError, match=problem):
+        osp.train(asking("score", str(tmp_path / "mine.py")), tmp_path / "run", progress=False)
 
 
 def stranger(*names: str) -> None:
@@ -286,9 +310,9 @@ def test_a_job_for_elsewhere_names_its_files_from_the_root(
 
 def test_what_is_no_such_file_is_told_in_a_sentence(written: Callable[..., str], tmp_path: Path) -> None:
     score = written("score")
-    with pytest.raises(UserError, match=r"The network file .*mine\.py is none: a network file has a constant NETWORK"):
+    with pytest.raises(UserError, match=r"mine\.py is no network file: a network file has a constant NETWORK"):
         make_plan(asking("network", score))
-    with pytest.raises(UserError, match=r"The data set file .*mine\.py is none: its module declares no SOURCE"):
+    with pytest.raises(UserError, match=r"mine\.py is no data set file: its module declares no SOURCE"):
         make_plan(asking("data", score))
     with pytest.raises(UserError, match=r"The network file .*gone\.py does not exist"):
         make_plan(asking("network", str(tmp_path / "gone.py")))

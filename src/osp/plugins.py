@@ -128,7 +128,7 @@ class Plugins(Generic[T]):
             try:
                 return self.read(load_file(name, self.kind))
             except TypeError as error:
-                raise UserError(f"The {self.kind} file {name} is none: {str(error).rstrip('.')}.") from None
+                raise UserError(f"{name} is no {self.kind} file: {str(error).rstrip('.')}.") from None
         if stem := self.files().get(name):
             return self.read(importlib.import_module(f"{self.package}.{stem}"))
         point = self.installed().get(name)

@@ -61,6 +61,12 @@ def test_a_mistake_is_told_where_every_table_refuses_it(words: list[str], tmp_pa
     assert isinstance(done.exception, UserError)
 
 
+def test_a_store_that_is_not_there_is_told_where_nothing_is_to_be_run(tmp_path: Path) -> None:
+    done = runner.invoke(app, ["bench", "table1", "--store", str(tmp_path / "nowhere"), "--no-run"])
+    assert "nothing was run there yet" in done.output
+    assert done.exit_code == 0
+
+
 def test_a_run_that_two_tables_share_is_exported_and_counted_once(tmp_path: Path) -> None:
     finished(Store(tmp_path / "store"), plan_of(steps=400))
     for name in ("one", "two"):

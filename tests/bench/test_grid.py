@@ -227,7 +227,7 @@ def test_a_file_may_have_rows_of_a_method_file_that_the_command_names(
     )
     for named in ((), ("fixmatch",), ("./other.py",)):
         with pytest.raises(
-            UserError, match=r"names the method file \./mine\.py.* name it yourself: --methods \./mine\.py"
+            UserError, match=r"names the method file \./mine\.py.* name it yourself: --methods fixmatch,\./mine\.py"
         ):
             find_grid("mine.yaml", named)
     for path in ("./mine.py", "mine.py", str(tmp_path / "mine.py")):

@@ -117,6 +117,14 @@ def test_budgets_say_what_was_spent_and_what_validation_images_are_for(tmp_path:
     assert "share of ID images" in second.validation
 
 
+def test_runs_of_several_lengths_have_a_budget_each(tmp_path: Path) -> None:
+    table = filled(tmp_path, (1.0, 2.0))
+    cell = next(cell for cell in table.cells if cell.runs)
+    longer = replace(cell.runs[1], result={**cell.runs[1].result, "steps": 30, "images_seen": 960})
+    mixed = replace(table, cells=(replace(cell, runs=(cell.runs[0], longer)),))
+    assert [(each.steps, each.images) for each in budgets(mixed)] == [(10, 320), (30, 960)]
+
+
 def test_every_form_is_written(tmp_path: Path) -> None:
     paths = write([filled(tmp_path, (1.0,))], [], tmp_path / "out")
     assert [path.name for path in paths] == ["mine.md", "mine.csv", "mine.json", "mine.tex", "mine.html"]

@@ -22,6 +22,7 @@ from torch import nn
 import osp.engine.state as state_module
 from helpers.runs import Recorder, Stopper, run, weights
 from osp import Recipe, UserError
+from osp.data.split import Split
 from osp.engine.loop import Loop
 from osp.engine.signals import Interrupted
 from osp.methods import available
@@ -256,6 +257,27 @@ def test_a_second_start_in_the_same_folder_is_refused(short_run: Unstopped, tmp_
         UserError, match=r"is not empty\. Continue that run with --resume.*in Python: resume=True, or another out="
     ):
         run(recipe, whole)
+
+
+@pytest.mark.parametrize("left", ["", "metrics.jsonl", "checkpoints/last.safetensors", "result.json", "notes.txt"])
+def test_a_folder_where_nothing_was_trained_yet_is_used_again(left: str, tmp_path: Path) -> None:
+    source = "from osp.methods.supervised import Supervised as Base\nclass Mine(Base):\n    name = 'mine'\n"
+    (mine := tmp_path / "mine.py").write_text(source + "    def losses(self, batch, step): return batch\n", "utf-8")
+    with pytest.raises(UserError, match=r"losses: the term 'labeled' is a Sample; one number is wanted"):
+        run(small(str(mine), seed=5), tmp_path / "run")
+    mine.write_text(source, "utf-8")
+    with pytest.raises(UserError, match=r"is not the one that the run in .* Start a new run with another --out"):
+        run(small(str(mine)), tmp_path / "run", resume=True)
+    if left:
+        (tmp_path / "run" / left).write_text("x", "utf-8")
+        with pytest.raises(UserError, match="is not empty"):
+            run(small(str(mine)), tmp_path / "run")
+        return
+    for name in ("run", "fresh"):
+        run(small(str(mine)), tmp_path / name)
+    again, fresh = (Split.load(tmp_path / name / "split.npz").digest() for name in ("run", "fresh"))
+    assert again == fresh
+    assert "seed: 5" not in (tmp_path / "run" / "recipe.yaml").read_text("utf-8")
 
 
 def test_two_processes_in_one_run_are_refused(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from osp import scores
+from osp import UserError, scores
 from osp.methods import Method, Options, Published, Stage, Step, StreamSpec, Task, available, get
-from osp.methods.base import published_for, published_options
+from osp.methods.base import check_terms, published_for, published_options
+from osp.methods.declared import Sample
 from osp.nets import build_network
 
 TASK = Task(num_classes=4, shape=(1, 8, 8), num_labeled=8, num_unlabeled=30, num_val=4)
@@ -119,10 +120,32 @@ def test_the_usual_streams_need_only_their_views(views: tuple[str, ...]) -> None
 
 def test_what_a_method_must_define_is_said_by_name() -> None:
     method = Method(Options.model_validate({}), build_network("cnn", (1, 8, 8), 4), TASK)
-    with pytest.raises(TypeError, match="must define streams"):
+    with pytest.raises(UserError, match="set unlabeled_views"):
         method.streams(Stage())
-    with pytest.raises(TypeError, match="must define losses"):
+    with pytest.raises(UserError, match="must define losses"):
         method.losses({}, Step(0, 1, Stage(), 0, 0, 1, seed=0))
+
+
+@pytest.mark.parametrize(
+    ("terms", "problem"),
+    [
+        (torch.zeros(()), "a dictionary of named terms is wanted, such as .*, not a Tensor"),
+        ({}, "not an empty one"),
+        ({"ce": torch.zeros(32)}, r"the term 'ce' is a tensor of shape \(32,\); one number is wanted"),
+        ({"ce": 0.5}, "the term 'ce' is a float"),
+    ],
+)
+def test_losses_that_are_none_are_told(terms: object, problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
+        check_terms(terms)
+
+
+def test_a_batch_tells_what_it_does_not_have() -> None:
+    sample = Sample(torch.arange(2), {"weak": torch.zeros(2, 1, 8, 8)})
+    with pytest.raises(UserError, match="has the views weak, not 'strong'"):
+        sample["strong"]
+    with pytest.raises(UserError, match="classes of unlabeled images never reach a method"):
+        _ = sample.targets
 
 
 def test_logged_numbers_carry_no_graph() -> None:

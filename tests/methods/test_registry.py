@@ -112,7 +112,7 @@ def test_a_score_of_a_method_file_needs_the_file_again(tmp_path: Path) -> None:
     run = train(Recipe(method=path, scale="demo", steps=2, options=options), tmp_path / "run")
     assert run.result["score"] == run.model.score == "length"
     write(tmp_path, SCORED + "\nraise SystemError('this file was run')\n")
-    with pytest.raises(UserError, match="If you trust that file, give it again"):
+    with pytest.raises(UserError, match="If you trust what is in there, give it again"):
         osp.load(run.path)
     write(tmp_path, SCORED)
     images = np.zeros((2, 8, 8), np.uint8)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -253,9 +253,9 @@ def check(grid: Grid, trusted: Collection[str] = ()) -> None:
         options = fields.get("options", {})
         if not (isinstance(options, dict) and all(isinstance(key, str) for key in options)):
             raise UserError(f"`options` in {place!r} are {short(options)}; write names and values: {{batch: 8}}")
-        without_code(fields, "it", trusted, _named_by)
+        without_code(fields, "it", trusted, partial(_named_by, grid))
     for key, name in (*(("method", name) for name in grid.methods), *(("data", name) for name in grid.datasets)):
-        without_code({key: name}, "it", trusted, _named_by)
+        without_code({key: name}, "it", trusted, partial(_named_by, grid))
     if grid.kind == "table" and not grid.entries:
         raise UserError("it has neither `methods` nor `rows`: there is nothing to run.")
     about = [*(entry.name for entry in grid.entries), *grid.datasets, *(s.fields.get("data") for s in grid.settings)]
@@ -272,7 +272,10 @@ def check(grid: Grid, trusted: Collection[str] = ()) -> None:
             )
 
 
-def _named_by(key: str, name: str) -> str:
-    """How a command of the bench names a file of code."""
-    how = {"method": "--methods ", "data": "--datasets "}.get(key, f"--set {key}=")
-    return how + name
+def _named_by(grid: Grid, key: str, name: str) -> str:
+    """How a command of the bench names a file of code, with all rows or data sets: one alone leaves out the others."""
+    if key not in ("method", "data"):
+        return f"--set {key}={name}"
+    methods = (str(entry.fields.get("method", entry.name)) for entry in grid.entries)
+    every = dict.fromkeys([*(methods if key == "method" else grid.datasets), name])
+    return f"--{'methods' if key == 'method' else 'datasets'} {','.join(every)}"

@@ -152,7 +152,7 @@ def sign_flip(differences: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a row cost, and what it uses validation images for."""
+    """What a row cost with this number of steps, and what it uses validation images for."""
 
     row: str
     steps: float
@@ -162,17 +162,20 @@ class Budget:
 
 
 def budgets(table: Table) -> list[Budget]:
-    """Of every row that was run: means over its runs. The method is the one that was asked for: a stored plan, which
-    may be a stranger's, names no code that is run."""
+    """Of every row that was run, means over its runs of equally many steps.
+
+    The method is the one that was asked for: a stored plan, which may be a stranger's, names no code that is run.
+    """
     from osp.methods.registry import get
 
     found = []
     for row in table.rows:
         cells = [cell for cell in table.cells if cell.row == row and cell.runs]
-        runs = [run for cell in cells for run in cell.runs]
-        if runs:
-            steps, images, seconds = (
-                statistics.fmean(run.number(key) or 0 for run in runs) for key in ("steps", "images_seen", "seconds")
+        every = [run for cell in cells for run in cell.runs]
+        for steps in sorted({run.number("steps") or 0 for run in every}):
+            runs = [run for run in every if (run.number("steps") or 0) == steps]
+            images, seconds = (
+                statistics.fmean(run.number(key) or 0 for run in runs) for key in ("images_seen", "seconds")
             )
             counts = sorted({run.plan.val_per_class for run in runs})
             used = f"{' or '.join(map(str, counts))} per class: {get(cells[0].plans[0].method).validation}"

@@ -29,7 +29,7 @@ SURE = 0.75
 
 def explain(error: Any) -> str:
     """One sentence for whatever click or typer found wrong."""
-    command = error.ctx.command_path if error.ctx is not None else "osp"
+    command = error.ctx.command_path.replace("bench run", "bench") if error.ctx is not None else "osp"
     unknown = getattr(error, "option_name", None)
     if unknown is None or error.ctx is None:
         message = error.format_message().strip()

@@ -87,7 +87,8 @@ class Evaluation:
         features, logits, values = (
             tensor.numpy() for tensor in self.passes.map(everything, index, ema=True, views=views)
         )
-        check_finite(logits, values)
+        check_finite(features, logits)
+        check_scores(chosen, values)
         return Group(index, logits, {name: values[:, k] for k, name in enumerate(chosen)}, features, targets)
 
     def pool(self) -> PoolPredictions:
@@ -100,7 +101,8 @@ class Evaluation:
             return self._scored(features, logits, chosen), confidence, predicted
 
         values, confidence, predicted = (tensor.numpy() for tensor in self.passes.map(brief, index, ema=True))
-        check_finite(values)
+        check_finite(confidence)
+        check_scores(chosen, values)
         rows = sample_rows(len(index))
         sampled = self.outputs(index[rows], names=[])
         kept = self.method.kept()
@@ -132,9 +134,9 @@ class Evaluation:
         if known:
             assert truth is not None
             with self.passes.averaged.applied(), torch.no_grad():
-                scores = self._scored(features, logits, [self.reported])[:, 0].cpu().numpy()
-            is_ood = truth[rows]
-            check_finite(scores)
+                values = self._scored(features, logits, [self.reported]).cpu().numpy()
+            is_ood, scores = truth[rows], values[:, 0]
+            check_scores([self.reported], values)
             line["pool_auroc"] = detection(scores[~is_ood], scores[is_ood])["auroc"]
             line["angle"] = mean_angle(validation.features, features.cpu().numpy()[is_ood])
         kept = self.method.kept()
@@ -149,6 +151,10 @@ class Evaluation:
     def _scored(self, features: Tensor, logits: Tensor, names: Sequence[str]) -> Tensor:
         with torch.autocast(features.device.type, enabled=False):
             columns = [self.scores[name](features, logits, self.method.net.classifier).float() for name in names]
+        for name, column in zip(names, columns, strict=True):
+            if column.shape != features.shape[:1]:
+                shape = tuple(column.shape)
+                raise UserError(f"The OOD score {name!r} must give one number per image: {len(features)}, not {shape}.")
         return torch.stack(columns, dim=1) if columns else features.new_empty(len(features), 0)
 
 
@@ -159,3 +165,10 @@ class NotFinite(UserError):
 def check_finite(*values: np.ndarray) -> None:
     if not all(np.isfinite(each).all() for each in values):
         raise NotFinite("The network's outputs are no longer numbers.")
+
+
+def check_scores(names: Sequence[str], values: np.ndarray) -> None:
+    """Of a network whose outputs are numbers: a score of somebody's own may still give none."""
+    for name, column in zip(names, values.T, strict=True):
+        if not np.isfinite(column).all():
+            raise UserError(f"The OOD score {name!r} gives numbers that are infinite, or none.")

@@ -27,7 +27,7 @@ from osp.engine.state import Checkpoints, Standing, has_checkpoint
 from osp.errors import UserError
 from osp.evaluate.metrics import partition_quality
 from osp.files import write_arrays
-from osp.methods.base import Batch, Method, Stage, Step, check_logged
+from osp.methods.base import Batch, Method, Stage, Step, check_terms
 from osp.models.trained import save_predictor
 from osp.nets import BATCH_NORMS, StepDropout
 from osp.randomness import key_to_seed
@@ -144,7 +144,7 @@ class Loop:
             optimizer.zero_grad(set_to_none=True)
         with self.autocast():
             terms = self.method.losses(batch, step)
-            check_logged(terms.keys() - ({"loss"} if len(terms) == 1 else ()), "losses")
+            check_terms(terms)
             total = torch.stack([term.float() for term in terms.values()]).sum()
         self.fabric.backward(total)
         average_gradients(self.parameters)

@@ -95,6 +95,7 @@ def decide(
         if resume:
             plan = stored_plan(folder, recipe)
             return plan.model_dump(mode="json"), finished_result(folder, plan)
+        get(recipe.method or "osp")  # a wrong name may have led to a folder that is in use
         folder.check_free()
         made = make_plan(recipe, custom_network=custom_network, progress=display.loading)
         return made.model_dump(mode="json"), None
@@ -124,6 +125,8 @@ def run_plan(plan: Plan, folder: RunFolder, resume: bool, network: nn.Module | N
         if going_on:
             distributed.by_each(lambda: resume_run(loop), "checkpoints", lambda _: loop.at.done)
             display.say(f"Going on at step {loop.at.done} of {plan.steps}.")
+        elif resume:
+            display.say("It was stopped before its first checkpoint: starting again.")
         with loop.records.tracked(plan):
             loop.run()
             result, predictions = finish(loop, data)
@@ -142,6 +145,7 @@ def begin(plan: Plan, data: Data, folder: RunFolder, resume: bool) -> dict[str, 
     """Write what a run begins with, or give the result where another process has finished it meanwhile."""
     if not resume:
         folder.check_free()  # somebody else may have begun here while the data were read
+        folder.forget_start()
         write_text(folder.plan, plan.dump())
     elif (finished := finished_result(folder, plan)) is not None:
         return finished

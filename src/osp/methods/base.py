@@ -209,7 +209,10 @@ class Method(nn.Module):
         By default weak views of `batch` labeled images, and `unlabeled_views` of `mu` times as many unlabeled ones.
         """
         if self.unlabeled_views is None:
-            raise TypeError(f"method {self.name!r} must define streams(stage), or unlabeled_views")
+            raise UserError(
+                f"The method {self.name!r} does not say which views it needs: set unlabeled_views = ('weak', 'strong') "
+                "or () for the labels alone, or define streams(stage)."
+            )
         streams = {"labeled": StreamSpec("labeled", self.options.batch, ("weak",))}
         if self.unlabeled_views:
             size = self.options.batch * self.options.mu
@@ -218,7 +221,7 @@ class Method(nn.Module):
 
     def losses(self, batch: Batch, step: Step) -> dict[str, Tensor]:
         """Named, weighted loss terms of one batch; their sum is what is minimized."""
-        raise TypeError(f"method {self.name!r} must define losses(batch, step)")
+        raise UserError(f"The method {self.name!r} must define losses(self, batch, step).")
 
     # Hooks, all optional
 
@@ -287,6 +290,18 @@ class Method(nn.Module):
 
 LOGGED = frozenset({"loss", "step", "kind", "stage", "lr", "images_seen"})
 """What the run itself writes into each line of its log."""
+
+
+def check_terms(terms: object) -> None:
+    """Refuse what is no dictionary of scalar losses; nothing is read from the device."""
+    if not isinstance(terms, Mapping) or not terms:
+        found = "an empty one" if isinstance(terms, Mapping) else f"a {type(terms).__name__}"
+        raise UserError(f"losses: a dictionary of named terms is wanted, such as {{'ce': loss}}, not {found}.")
+    for name, term in terms.items():
+        if not isinstance(term, Tensor) or term.ndim:
+            found = f"a tensor of shape {tuple(term.shape)}" if isinstance(term, Tensor) else f"a {type(term).__name__}"
+            raise UserError(f"losses: the term {name!r} is {found}; one number is wanted, such as its mean().")
+    check_logged(terms.keys() - ({"loss"} if len(terms) == 1 else ()), "losses")
 
 
 def check_logged(names: Iterable[str], where: str) -> None:

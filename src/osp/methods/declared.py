@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from osp.errors import UserError
 from osp.randomness import generator
 
 Part = Literal["labeled", "unlabeled", "joint", "val"]
@@ -59,12 +60,17 @@ class Sample:
     """Class numbers; for `joint`, -1 where unlabeled; None for unlabeled images."""
 
     def __getitem__(self, view: str) -> Tensor:
+        if view not in self.views:
+            raise UserError(
+                f"batch: this stream has the views {', '.join(self.views)}, not {view!r}; it must ask for it."
+            )
         return self.views[view]
 
     @property
     def targets(self) -> Tensor:
         """The labels of a labeled sample."""
-        assert self.labels is not None, "this stream has no labels"
+        if self.labels is None:
+            raise UserError("batch: classes of unlabeled images never reach a method; this stream has none.")
         return self.labels
 
 

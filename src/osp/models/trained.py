@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -277,11 +278,12 @@ def load_predictor(
         raise UserError(f"{file} is no trained model (it lacks {missing[0]!r}); continue its run with --resume.")
     try:
         check(meta, ModelFacts)
-        network = _network_of(meta, network, str(file))
+        _check_named(meta, network, method, score, str(file))
+        network = _network_of(meta, network)
         if isinstance(network, str):
             check_size(network, meta, tensors)
         check_finite(tensors)
-        return _rebuilt(file, run, tensors, meta, network, _own_scores(meta, method, score, str(file)))
+        return _rebuilt(file, run, tensors, meta, network, _own_scores(meta, method, score))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, OverflowError) as error:
         raise UserError(f"{file} is damaged or of another version: {error}") from None
 
@@ -326,18 +328,31 @@ def check_finite(tensors: Mapping[str, Tensor]) -> None:
             raise ValueError(f"{name} holds a number that is infinite, or none")
 
 
-def _network_of(meta: Mapping[str, Any], network: nn.Module | str | None, path: str) -> nn.Module | str:
+def _network_of(meta: Mapping[str, Any], network: nn.Module | str | None) -> nn.Module | str:
     """The network that is given, else the one that the model names, if that is no code of somebody's."""
     if network is not None:
         return network
     if meta["network"] == CUSTOM:
         raise UserError("This model has a network of your own: give the module again (network=...).")
-    if is_file(meta["network"]):
-        raise UserError(
-            f"This model's network is the file {meta['network']}. If you trust that file, give it again: "
-            f"osp.load({path!r}, network={meta['network']!r})."
-        )
     return str(meta["network"])
+
+
+def _check_named(
+    meta: Mapping[str, Any], network: nn.Module | str | None, method: str | None, score: str | None, path: str
+) -> None:
+    """Refuse a model that was made with files of code which have not been named again; all of them are told at once."""
+    lacking = {"network": str(meta["network"])} if network is None and is_file(meta["network"]) else {}
+    if method is None and score is None and meta["score"] not in scores.known():
+        word = "score" if meta.get("score_file") else "method"
+        lacking[word] = str(meta.get(f"{word}_file"))
+    if lacking:
+        files = " and ".join(f"the {word} file {file}" for word, file in lacking.items())
+        given = ", ".join(f"{word}={file!r}" for word, file in lacking.items())
+        codes = " ".join(f"--code {shlex.quote(file)}" for file in lacking.values())
+        raise UserError(
+            f"This model was made with {files}. If you trust what is in there, give it again: "
+            f"osp.load({path!r}, {given}), or osp report with {codes}."
+        )
 
 
 def _rebuilt(
@@ -367,7 +382,7 @@ def _rebuilt(
     return Predictor(net, kept, meta, run)
 
 
-def _own_scores(meta: Mapping[str, Any], method: str | None, score: str | None, path: str) -> dict[str, type[Score]]:
+def _own_scores(meta: Mapping[str, Any], method: str | None, score: str | None) -> dict[str, type[Score]]:
     """Scores that files of the user's define; what the model reports must be there, so its file must be given again."""
     from osp.methods.registry import own_scores
 
@@ -378,10 +393,5 @@ def _own_scores(meta: Mapping[str, Any], method: str | None, score: str | None, 
     own = {each: kind for each, kind in found.items() if each in meta["scores"] and each not in scores.known()}
     if name in own or name in scores.known():
         return own
-    word, file = ("score", meta.get("score_file")) if meta.get("score_file") else ("method", meta.get("method_file"))
-    if method is None and score is None:
-        raise UserError(
-            f"This model's OOD score {name!r} is defined in the {word} file {file}. "
-            f"If you trust that file, give it again: osp.load({path!r}, {word}={file!r})."
-        )
+    word = "score" if meta.get("score_file") else "method"
     raise UserError(f"The {word} file {score or method} defines no OOD score {name!r}.{suggest(name, list(found))}")

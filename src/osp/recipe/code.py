@@ -114,4 +114,7 @@ def check_code(plan: Plan, recipe: Recipe, where: object) -> None:
     for key in sorted(now.keys() | then.keys()):
         if now.get(key) != then.get(key):
             word = NAMED.get(key, "code")
-            raise UserError(f"The {word} {names_in(mine).get(key)} is not the one that the run in {where} began with.")
+            raise UserError(
+                f"The {word} {names_in(mine).get(key)} is not the one that the run in {where} began with. Start a new "
+                "run with another --out (in Python: out=)."
+            )

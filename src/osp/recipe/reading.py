@@ -87,6 +87,8 @@ def read_fields(path: str | Path, what: str = "recipe", kept: bool = False) -> d
     except ValueError as error:
         raise UserError(f"The {what} {path} is {error}.") from None
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        if values is None:
+            raise UserError(f"The {what} {path} is empty: write `field: value` lines, such as `method: fixmatch`.")
         raise UserError(f"The {what} {path} must consist of `field: value` lines, such as `method: fixmatch`.")
     return values
 
@@ -101,6 +103,9 @@ def explain(
         if problem["type"] == "extra_forbidden":
             hint = hints.get(field) or suggest(field, model.model_fields)
             sentences.append(f"Unknown field {field!r} in the {what}.{hint}")
+            continue
+        if problem["type"] == "missing":
+            sentences.append(f"{'.'.join(map(str, problem['loc']))} is missing in the {what}.")
             continue
         described = model.model_fields.get(field)
         meaning = f" ({described.description})" if described and described.description else ""

@@ -15,7 +15,9 @@ from osp.runs.schema import DataKeys, Fields, Map, Result, metrics_line, read_ch
 AGAIN = "Delete it and go on with --resume."
 
 LEFTOVERS = (".lock", "checkpoints")
-"""What a start that was killed before its plan was written may leave: such a folder is as good as empty."""
+BEGUN = ("plan.yaml", "recipe.yaml", "split.npz", "data.json")
+"""What a run leaves that ended before its first number and checkpoint, as by a mistake in a method of one's own: such a
+folder is as good as empty."""
 
 
 class RunFolder:
@@ -88,6 +90,11 @@ class RunFolder:
         """The points of the t-SNE map that was drawn of this run; None where none was."""
         return read_checked(self.map, Map, "Delete it.") if self.map.exists() else None
 
+    def forget_start(self) -> None:
+        """Make a folder that is as good as empty empty."""
+        for name in BEGUN:
+            (self.path / name).unlink(missing_ok=True)
+
     def forget_previous(self) -> None:
         """A finished run needs no second checkpoint."""
         self.previous.unlink(missing_ok=True)
@@ -105,6 +112,6 @@ def _left_over(entry: Path) -> bool:
     """Whether a file or folder may stem from a start that never got to its plan."""
     if entry.name.endswith(PARTIAL) and entry.name.startswith("."):
         return True
-    if entry.is_symlink() or entry.name not in LEFTOVERS:
+    if entry.is_symlink() or entry.name not in (*LEFTOVERS, *BEGUN):
         return False
-    return not entry.is_dir() or not any(entry.iterdir())
+    return not entry.is_dir() or (entry.name in LEFTOVERS and not any(entry.iterdir()))

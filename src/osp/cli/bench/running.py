@@ -84,6 +84,8 @@ def run(
         if against is not None:
             check_row(table, against)
     kept, target = options.open_store(store), user_path(out)
+    if no_run and not kept.root.is_dir():
+        complain(f"There is no store {store}: nothing was run there yet. The runs of this project are in its results/.")
     if dry_run:
         list_runs(kept, tables, jobs)
         return
