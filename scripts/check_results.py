@@ -1,7 +1,8 @@
 """Figures of docs/reproduction.md, measured.md, comparison.md and osp.md come from `results/`: check, or write again.
 
 python scripts/check_results.py            (`make check-results`; exit code 1 if a figure has changed)
-python scripts/check_results.py --write    (write the tables of the pages again, after new runs)
+python scripts/check_results.py --write    (write the tables of the pages again, after new runs, and name the sentences
+                                            with a figure that has left a table)
 
 A table of a page stands between two comments, below the command that prints its numbers in full:
 
@@ -234,6 +235,18 @@ def strange(page: str, known: set[str]) -> Iterator[str]:
             yield f"{figure} stands in no table: {line.strip()}"
 
 
+def outdated(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
+    """Sentences with a figure that has left a table, although it may still stand in another."""
+    gone = set[str]()
+    for name, page in before.items():
+        blocks = zip(BLOCK.finditer(page), BLOCK.finditer(after[name]), strict=True)
+        gone = gone.union(*(figures(old["table"]) - figures(new["table"]) for old, new in blocks))
+    for name in WHOLE:
+        for line in sentences(after[name]).splitlines():
+            if found := sorted(figures(line) & gone):
+                yield f"{name}: {', '.join(found)} left a table; is it still so? {line.strip()}"
+
+
 def wrong(folder: Path) -> Iterator[str]:
     """What the pages say and `results/` do not."""
     pages = {name: (folder / name).read_text("utf-8") for name in (*WHOLE, *TABLES)}
@@ -248,8 +261,11 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="write the tables of the pages again")
     paths = [DOCS / name for name in (*WHOLE, *TABLES)]
     if parser.parse_args().write:
+        before = {path.name: path.read_text("utf-8") for path in paths}
+        after = {name: written(page) for name, page in before.items()}
         for path in paths:
-            path.write_text(written(path.read_text("utf-8")), "utf-8")
+            path.write_text(after[path.name], "utf-8")
+        print(*outdated(before, after), sep="\n")
     found, text = list(wrong(DOCS)), "".join(path.read_text("utf-8") for path in paths)
     print(*found, sep="\n", file=sys.stderr)
     print(f"{len(BLOCK.findall(text))} tables, {len(sources(text))} figures: {len(found)} wrong")
