@@ -92,6 +92,8 @@ def table(command: str, columns: list[str]) -> str:
     headings = list(found.columns) if wide else [heading(each, base) for each in columns]
     rows = []
     for row in found.rows:
+        if row == base and columns[0].startswith("gain "):  # over itself
+            continue
         if wide:
             cells = [found.cell(row, column) for column in found.columns]
             texts = [beside(found, cell, base, columns) for cell in cells]
