@@ -14,6 +14,7 @@ import pytest
 from helpers.stores import plan_of
 from helpers.strangers import METHOD, environment, osp, payload, trap
 from osp import Recipe
+from osp.bench import worker
 from osp.bench.executors import Outcome, Processes, note_end, run_jobs
 from osp.bench.jobs import jobs_for
 from osp.bench.slurm import write_array
@@ -133,6 +134,16 @@ def test_a_worker_ends_when_the_process_that_started_it_is_killed(tmp_path: Path
         bench.wait()
     wait_until(lambda: store.status(plan) != "running")
     assert store.status(plan) in ("missing", "interrupted")
+
+
+@pytest.mark.skipif(not worker.AUTOGROUP.exists(), reason="the system shares by process")
+def test_a_session_of_its_own_is_as_nice_as_the_bench_that_started_it() -> None:
+    program = (
+        "import os\nfrom osp.bench.worker import AUTOGROUP, keep_nice\n"
+        "os.nice(7)\nos.setsid()\nkeep_nice()\nprint(AUTOGROUP.read_text())"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout.split()[-2:] == ["nice", "7"]
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

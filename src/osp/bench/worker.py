@@ -72,6 +72,7 @@ def stop(process: BaseProcess, at_once: bool = False) -> None:
     (process.kill if at_once else process.terminate)()
 
 
+AUTOGROUP = Path("/proc/self/autogroup")
 STARTED = "osp: the run is started"
 """First line of each attempt in a log, which holds all of them."""
 
@@ -93,6 +94,7 @@ def last_line(path: Path) -> str:
 def _begin(root: Path, name: str, fields: dict[str, Any]) -> None:
     if hasattr(os, "setsid"):
         os.setsid()  # a session of its own: Ctrl-C reaches it once, from the bench
+        keep_nice()
     threading.Thread(target=_follow, daemon=True).start()
     try:
         code = logged(root, name, fields)
@@ -100,6 +102,13 @@ def _begin(root: Path, name: str, fields: dict[str, Any]) -> None:
         print(f"osp: {error}", file=sys.stderr)
         code = FAILED
     sys.exit(code)
+
+
+def keep_nice() -> None:
+    """Linux shares processor time between sessions first, where a new one has no niceness: give this one its own's."""
+    with contextlib.suppress(OSError):
+        if nice := os.nice(0):
+            AUTOGROUP.write_text(f"{nice}\n")
 
 
 def _follow() -> None:
