@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import mannwhitneyu  # type: ignore[import-untyped]
 
-from osp.evaluate.belonging import Belonging, fit_belonging, spoken
+from osp.evaluate.belonging import Belonging, fit_belonging, seems_known, spoken
 
 
 def world(share: float, apart: float, seed: int, held: int = 60) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -30,6 +31,32 @@ def test_share_and_strangers_are_about_true_also_where_scores_overlap(share: flo
     assert np.abs(errors).mean() < 0.08
     assert np.abs(strangers).mean() < 0.08
     assert np.mean(covered) >= 0.75
+
+
+@pytest.mark.parametrize("held", [20, 80])
+def test_a_pile_without_strangers_is_not_said_to_hold_many(held: int) -> None:
+    shares, tops, strangers = [], [], []
+    for seed in range(8):
+        pile, _, labels = world(1.0, 2.0, seed, held)
+        found = fit_belonging(pile, labels, np.ones(held))
+        assert found is not None
+        shares.append(found.share)
+        tops.append(found.high)
+        strangers.append((1 - found.chance(pile)).mean())
+    assert np.mean(shares) > 0.75  # 0.85 and 0.90; without the test 0.48
+    assert np.mean(np.equal(tops, 1)) >= 0.75
+    assert np.mean(strangers) < 0.25  # 0.16 and 0.11; without it 0.55
+
+
+def test_the_test_for_strangers_is_the_rank_sum_test_and_weights_count() -> None:
+    draws = np.random.default_rng(0)
+    held, pile = draws.normal(0, 1, 30), draws.normal(0.4, 1, 400)
+    trusted = mannwhitneyu(pile, held, alternative="greater", method="asymptotic", use_continuity=False).pvalue
+    assert seems_known(pile, held, np.ones(30)) == pytest.approx(trusted, rel=0.05)
+    assert seems_known(pile, held, np.full(30, 7.0)) == pytest.approx(seems_known(pile, held, np.ones(30)))
+    low = np.where(held < np.median(held), 1.0, 1e-9)  # the lower half alone lies farther below the pile
+    assert seems_known(pile, held, low) < trusted
+    assert seems_known(np.zeros(50), np.zeros(8), np.ones(8)) == 0.5
 
 
 def test_the_chance_never_rises_with_the_score_whichever_kind_is_wider() -> None:

@@ -5,11 +5,17 @@ Held-out labels say how known images are scored, N(m1, s1); the pile is a mixtur
     g(s) = p N(s; m1, s1) + (1 - p) N(s; m0, s0)        p, m0 and s0 by expectation and maximization
 
 with a prior of p at one half, worth a twentieth of the pile: where known and unknown look alike, few labels say little
-about p. docs/photos-measured.md has the error of p.
+about p. In a pile that holds nothing unknown both components are the same, and nothing says what p is. So a test asks
+first whether the pile is scored any higher than the held-out images, and as far as it is not, p moves towards 1:
+
+    p + (1 - p) clip((P - 0.05) / 0.45, 0, 1)           P: of the one-sided rank-sum test, 1 where nothing is unknown
+
+docs/photos-measured.md has the error of p.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +29,10 @@ POINTS = 256
 DRAWS = 40
 """Of the held-out images, with replacement, for the interval."""
 LEAST_SPREAD = 0.05
+SIGNIFICANT, LIKELY = 0.05, 0.5
+"""P below which the pile surely holds unknown images, and above which it seems to hold none."""
+MOST = 0.995
+"""The largest share that a chance is counted with: one stranger in 200 is never ruled out."""
 EVEN, SHARPNESS = 0.5, 1.5
 """A score that says how much speaks for none of the classes: where as much speaks for one of them, and the power of the
 odds that come nearest the truth (docs/labeling.md)."""
@@ -50,7 +60,8 @@ class Belonging:
             turn = (m1 / s1**2 - m0 / s0**2) / bend
             scores = np.maximum(scores, turn) if bend > 0 else np.minimum(scores, turn)
         odds = ((scores - m0) / s0) ** 2 / 2 - ((scores - m1) / s1) ** 2 / 2 + np.log(s0 / s1)
-        odds = odds + np.log(self.share / (1 - self.share))
+        share = min(self.share, MOST)
+        odds = odds + np.log(share / (1 - share))
         return np.asarray(1 / (1 + np.exp(-np.clip(odds, -50, 50))))
 
 
@@ -85,7 +96,25 @@ def fit_belonging(pile_scores: np.ndarray, id_scores: np.ndarray, id_weights: np
     low, high = min(each[0] for each in ends), max(each[1] for each in ends)
     most = known_share(pile_scores, id_scores, id_weights)  # where the unknown look just like the known
     low, high = min(float(low), share), max(float(high), most, share)
+    alike = seems_known(pile_scores, id_scores, id_weights)
+    if alike > SIGNIFICANT:
+        share, high = share + (1 - share) * min((alike - SIGNIFICANT) / (LIKELY - SIGNIFICANT), 1.0), 1.0
     return Belonging(share, low, high, *((float(middle[0]), float(spread[0])) for middle, spread in (known, unknown)))
+
+
+def seems_known(pile_scores: np.ndarray, id_scores: np.ndarray, id_weights: np.ndarray) -> float:
+    """P that the scores of known images alone lie so high as the pile's, by the rank-sum test; small where the pile
+    holds unknown images.
+
+        z = (A - 1/2) / sqrt(1/12n + 1/12m)         A: chance that an image of the pile scores above a held-out one
+
+    n held-out images, of which the weights leave (Σw)² / Σw², and m of the pile.
+    """
+    order, weights = np.sort(pile_scores), id_weights / id_weights.sum()
+    below = (np.searchsorted(order, id_scores, "left") + np.searchsorted(order, id_scores, "right")) / 2 / len(order)
+    above = 1 - float(weights @ below)
+    deviation = math.sqrt((float((weights**2).sum()) + 1 / len(order)) / 12)
+    return math.erfc((above - 0.5) / deviation / math.sqrt(2)) / 2
 
 
 def _normal(scores: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -109,10 +109,14 @@ def belongs_in_words(pile: Mapping[str, Any]) -> str:
 
     >>> belongs_in_words({"share": 0.39, "share_low": 0.2, "share_high": 0.61}), belongs_in_words({"share": 0.4})
     ('About 39 % (20 to 61)', 'About 40 %')
+    >>> belongs_in_words({"share": 1.0, "share_low": 0.71, "share_high": 1.0})
+    'Nearly all (71 to 100 %)'
     """
-    ends = [pile.get("share_low"), pile.get("share_high")]
-    interval = "" if None in ends else f" ({' to '.join(f'{100 * end:.0f}' for end in ends if end is not None)})"
-    return f"About {100 * pile['share']:.0f} %{interval}"
+    ends, share = [pile.get("share_low"), pile.get("share_high")], f"{100 * pile['share']:.0f}"
+    interval = "" if None in ends else " to ".join(f"{100 * end:.0f}" for end in ends if end is not None)
+    if share == "100":
+        return f"Nearly all ({interval} %)" if interval else "Nearly all"
+    return f"About {share} % ({interval})" if interval else f"About {share} %"
 
 
 def strangers_in_words(classes: Mapping[str, LetIn]) -> str:
