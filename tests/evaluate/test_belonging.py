@@ -90,3 +90,14 @@ def test_where_a_person_said_what_is_unknown_a_score_is_the_share_that_speaks_fo
     np.testing.assert_allclose(found.chance(scores), expected, atol=1e-6)
     np.testing.assert_allclose(found.share, np.mean(expected), atol=1e-6)
     assert (found.low, found.high) == (0.4, 0.6)
+
+
+def test_where_a_person_said_what_is_unknown_no_interval_reaches_to_all() -> None:
+    everything = Belonging(0.9, 0.5, 1.0, (0.0, 1.0), (1.0, 1.0))
+    assert spoken(everything, np.array([0.0, 0.2])).high < 1
+
+
+def test_the_range_of_strangers_follows_from_the_interval_of_the_share() -> None:
+    found = Belonging(0.6, 0.5, 0.75, (0.0, 1.0), (3.0, 1.0))
+    assert found.strangers(1000, 800) == (50, 350)  # 800 - 0.75 x 1000 and 800 - 0.9 x 0.5 x 1000
+    assert found.strangers(1000, 400) == (0, 0)

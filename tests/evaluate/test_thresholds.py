@@ -28,6 +28,8 @@ def test_the_share_that_is_asked_for_moves_it_and_must_be_a_share() -> None:
     for wrong in (0.0, 1.0, 1.5, math.nan):
         with pytest.raises(UserError, match="accept="):
             threshold(wrong, own, np.ones_like(own), pile)
+    with pytest.raises(UserError, match=r"accept=95: .* Did you mean 0\.95\?"):
+        threshold(95.0, own, np.ones_like(own), pile)
 
 
 def test_held_out_images_decide_where_there_are_any() -> None:

@@ -126,6 +126,7 @@ def test_a_named_group_is_a_class_and_an_existing_name_adds_to_it(made: Path) ->
     assert result["classes"] == {"blue": 7, "leaf": len(before["groups"][0]["surest"]), "red": 7}
     green = [row for row in table(made / "named" / "pile.csv") if color_of(row["file"]) == "green"]
     assert sum(row["class"] == "leaf" and row["decision"] == "in" for row in green) > 0.8 * len(green)
+    assert "'leaf' was named by group alone" in done.stdout
     added = fit(None, None, made / "added", earlier=made / "run", name=["group-01=red"])
     assert added.result["classes"] == {"blue": 7, "red": 7 + len(before["groups"][0]["surest"])}
     assert added.result["asked"]["name"] == ["group-01=red"]
@@ -142,7 +143,8 @@ def test_a_named_group_is_a_class_and_an_existing_name_adds_to_it(made: Path) ->
         ({"name": ["group-99=heron"], "earlier": "run"}, "there is no such group.*group-01"),
         ({"name": ["heron"], "earlier": "run"}, "say it as group-3=heron"),
         ({"name": ["group-1="], "earlier": "run"}, "say it as group-3=heron"),
-        ({"name": ["group-1=a/b"], "earlier": "run"}, "say it as group-3=heron"),
+        ({"name": ["group-1=a/b"], "earlier": "run"}, "the name of a class has no /"),
+        ({"name": ["group-1=none"], "earlier": "run"}, "none is no class.*--none"),
         ({"name": ["group-1=heron"]}, "say which fit with --from"),
         ({}, "Name the folder of your sorted photos"),
     ],

@@ -274,7 +274,9 @@ def test_a_fit_goes_on_with_newly_sorted_photos_and_the_new_class_wins(folders: 
     assert done.result["backbone"] == "tiles"
     told = next(line for line in said if "earlier fit, of 18 labels" in line)
     assert told.endswith("2 classes then, 3 now: the figures cannot be compared.")
-    assert "compare" not in then_and_now(90.0, 18, 20, ("a", "b"), ("b", "a"))
+    assert "compare" not in (risen := then_and_now(90.0, 18, 20, ("a", "b"), ("b", "a")))
+    assert "lower" not in risen
+    assert "only mistakes were corrected" in then_and_now(90.0, 18, 20, ("a", "b"), ("b", "a"), fell=True)
     assert "Other classes" in then_and_now(90.0, 18, 20, ("a", "b"), ("a", "c"))
 
 

@@ -207,12 +207,17 @@ def test_a_threshold_that_lets_many_foreign_photos_in_is_called_so(capsys: pytes
     said = " ".join(capsys.readouterr().out.split())
     assert "About 80 % (60 to 95) of the pile belongs to them." in said
     assert "About 12 of these 58 are probably strangers" in said
-    assert "a 30 20 9 b 28 24 3" in said  # let in, probably right, probably strangers
+    assert "a 30 20 1 9 b 28 24 1 3" in said  # let in, probably right, of another class, strangers
     assert "test" not in said
     assert "90.0 % (80 to 95) of 40" in said
     calm = {"a": {"let_in": 30, "right": 30, "strangers": 0}}
     print_fit({**result, "pile_photos": {**pile, "classes": calm}}, Path("run"))
     assert "Hardly any of these 30 should be strangers." in capsys.readouterr().out
+    print_fit({**result, "pile_photos": {**pile, "share_high": 1.0}}, Path("run"))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "nothing shows clearly that it holds strangers" in said
+    assert "probably strangers" not in said
+    assert "Stricter" not in said
     print_fit({**result, "pile_photos": {**pile, "classes": None}}, Path("run"))  # of an earlier version
     assert "strangers" not in capsys.readouterr().out
     print_fit({**result, "pile_photos": {"counted": 0, "in": 0, "per_class": {}, "share": None}}, Path("run"))

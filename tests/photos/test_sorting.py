@@ -96,6 +96,7 @@ def test_the_table_alone_touches_no_image(tmp_path: Path) -> None:
     assert tree(tmp_path / "pile") == before
     assert [row["decision"] for row in rows] == ["in", "in", "unsure", "out"]
     assert {row["file"]: row["place"] for row in rows} == {d.file: place_of(d) for d in decisions}
+    assert {row["file"]: row["sure"] for row in rows} == {d.file: f"{d.sure:.4f}" for d in decisions}
     assert list(tree(tmp_path / "out")) == [JOURNAL, TABLE]
 
 

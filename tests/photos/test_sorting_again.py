@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from test_sorting import killed_at, make_pile, read_table, tree
 
 from osp.errors import UserError
 from osp.models.model import Prediction
-from osp.photos.journal import TABLE
+from osp.photos.journal import JOURNAL, TABLE
 from osp.photos.sidecars import merged
 from osp.photos.sorting import Action, sort_pile
 from osp.photos.undoing import undo
@@ -89,6 +90,20 @@ def test_links_become_copies_and_none_is_left_behind(tmp_path: Path) -> None:
     assert not any(path.is_symlink() for path in photos)
     assert not undo(tmp_path / "out").problems
     assert tree(tmp_path / "pile") == before
+
+
+def test_rows_of_an_earlier_version_that_does_not_say_how_sure_are_kept(tmp_path: Path) -> None:
+    first, second = make_pile(tmp_path / "pile", ["x.jpg", "y.jpg"]), tmp_path / "out"
+    sort_pile(first[:1], second, "link", pile=tmp_path / "pile")
+    entries = [json.loads(line) for line in (second / JOURNAL).read_text().splitlines()]
+    for entry in entries:
+        if "row" in entry:
+            del entry["row"][5]
+    (second / JOURNAL).write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    sort_pile(first[1:], second, "link", pile=tmp_path / "pile", trust_journal=True)
+    rows = {Path(row["file"]).name: row for row in read_table(second)}
+    assert (rows["x.jpg"]["sure"], rows["y.jpg"]["sure"]) == ("", f"{first[1].sure:.4f}")
+    assert (second / rows["x.jpg"]["place"]).is_symlink()
 
 
 def test_a_table_that_somebody_wrote_into_is_neither_taken_away_nor_written_anew(tmp_path: Path) -> None:

@@ -39,6 +39,19 @@ def correct(out: Path) -> None:
 
 
 @pytest.mark.parametrize("action", ["link", "copy", "move"])
+def test_one_moved_into_a_folder_that_was_made_later_does_not_keep_that_folder(tmp_path: Path, action: Action) -> None:
+    files = make_pile(tmp_path / "pile", NAMES)
+    labels = ["cat", "cat", "dog", "dog", "owl"]
+    decisions = [Prediction(d.file, label, 0.9, 0.1, True) for d, label in zip(files, labels, strict=True)]
+    before = tree(tmp_path / "pile")
+    sort_pile(decisions, out := tmp_path / "out", action)
+    shutil.move(out / "cat/a.jpg", out / "owl/a.jpg")
+    assert undo(out).problems == ()
+    assert tree(tmp_path / "pile") == before
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("action", ["link", "copy", "move"])
 def test_photos_moved_between_the_folders_are_found_and_come_back(tmp_path: Path, action: Action) -> None:
     _, before = sort_cats(tmp_path, action)
     correct(out := tmp_path / "out")

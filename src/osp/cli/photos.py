@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import astuple
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -218,14 +217,13 @@ def print_fit(result: dict[str, Any], path: Path) -> None:
     if pile["counted"]:
         listed = ", ".join(f"{printable(name)} {count}" for name, count in pile["per_class"].items())
         say(f"The pile: {pile['in']:,} of {pile['counted']:,} photos look like one of the classes ({listed}).")
-        say(f"{belongs_in_words(pile)} of the pile belongs to them.")
+        say(belongs_in_words(pile))
         if classes := strangers_of(result):
-            say(strangers_in_words(classes))
+            say(strangers_in_words(classes, pile))
             if any(each.strangers for each in classes.values()):
-                heads = ("", "let in", "probably right", "probably strangers")
-                console().print(
-                    columns(*((printable(name), *astuple(each)) for name, each in classes.items()), headings=heads)
-                )
+                heads = ("", "let in", "probably right", "of another class", "strangers")
+                lines = ((printable(name), c.let_in, c.right, c.elsewhere, c.strangers) for name, c in classes.items())
+                console().print(columns(*lines, headings=heads))
                 say(f"Stricter: osp sort {quoted(path)} PILE --to FOLDER --accept 0.8")
         if not result["threshold_photos"] and result.get("cut") is None:
             say("That is a guess: with one photo per class the threshold rests on the pile alone.")

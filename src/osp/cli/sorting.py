@@ -155,7 +155,7 @@ def _sort(
     from osp.photos.journal import has_journal
     from osp.photos.photographs import list_pile
     from osp.photos.sorting import check_places, sort_pile
-    from osp.photos.strangers import let_in
+    from osp.photos.strangers import any_suspected, let_in
     from osp.runs.fitted import strangers_in_words
 
     folder = user_path(to) if to is not None else Path()
@@ -184,7 +184,7 @@ def _sort(
         say(f"Photos that an earlier sort had put there already, counted below: {done.earlier:,}.")
     console().print(columns(*sorted(done.counts.items()), headings=("folder", "photos")))
     classes = let_in(found, model.class_names)
-    if any(each.strangers for each in classes.values()):
+    if any(each.strangers for each in classes.values()) and any_suspected(model):
         say(strangers_in_words(classes))
     if done.beside:
         say(f"Files that went along with their photos (.xmp, .aae, .mov, raw): {done.beside:,}.")

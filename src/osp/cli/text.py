@@ -34,8 +34,13 @@ def tell(text: str) -> None:
 
 
 def quoted(path: object) -> str:
-    """As a shell takes it, in a command to be pasted."""
-    return printable(shlex.quote(str(path)))
+    """As a shell takes it, in a command to be pasted; a name that begins with a dash is no option.
+
+    >>> quoted("my run"), quoted("-run")
+    ("'my run'", './-run')
+    """
+    text = str(path)
+    return printable(shlex.quote(f"./{text}" if text.startswith("-") else text))
 
 
 def complain(text: object) -> None:

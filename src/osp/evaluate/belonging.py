@@ -8,7 +8,7 @@ with a prior of p at one half, worth a twentieth of the pile: where known and un
 about p. In a pile that holds nothing unknown both components are the same, and nothing says what p is. So a test asks
 first whether the pile is scored any higher than the held-out images, and as far as it is not, p moves towards 1:
 
-    p + (1 - p) clip((P - 0.05) / 0.45, 0, 1)           P: of the one-sided rank-sum test, 1 where nothing is unknown
+    p + (1 - p) clip((P - 0.02) / 0.18, 0, 1)           P: of the one-sided rank-sum test, 1 where nothing is unknown
 
 docs/photos-measured.md has the error of p.
 """
@@ -29,8 +29,10 @@ POINTS = 256
 DRAWS = 40
 """Of the held-out images, with replacement, for the interval."""
 LEAST_SPREAD = 0.05
-SIGNIFICANT, LIKELY = 0.05, 0.5
+SIGNIFICANT, LIKELY = 0.02, 0.2
 """P below which the pile surely holds unknown images, and above which it seems to hold none."""
+KEPT = 0.9
+"""The least share of the images that belong that a threshold made for 95 % of them lets in, more or less."""
 MOST = 0.995
 """The largest share that a chance is counted with: one stranger in 200 is never ruled out."""
 EVEN, SHARPNESS = 0.5, 1.5
@@ -51,6 +53,16 @@ class Belonging:
     """Mean and standard deviation of the scores of images that belong..."""
     unknown: tuple[float, float]
     """... and of the others."""
+
+    def strangers(self, images: int, let_in: int) -> tuple[int, int]:
+        """How few and how many of the images that are let in may belong to none of the classes, where 90 to 100 % of
+        those that belong are let in.
+
+        >>> Belonging(0.6, 0.5, 0.75, (0, 1), (3, 1)).strangers(1000, 800)
+        (50, 350)
+        """
+        least, most = (let_in - images * share for share in (self.high, KEPT * self.low))
+        return max(int(least), 0), max(int(most), 0)
 
     def chance(self, scores: np.ndarray) -> np.ndarray:
         """That an image of this score belongs: p N1(s) / g(s), never rising with s."""
@@ -76,10 +88,11 @@ class Spoken(Belonging):
 
 
 def spoken(found: Belonging, pile_scores: np.ndarray) -> Belonging:
-    """Which images belong by such scores; the interval reaches as far as that of the scores alone."""
+    """Which images belong by such scores; the interval reaches as far as that of the scores alone, but not to 1: some
+    are known to be unknown."""
     known, unknown = found.known, found.unknown
     share = float(Spoken(0, 0, 0, known, unknown).chance(pile_scores).mean())
-    return Spoken(share, min(found.low, share), max(found.high, share), known, unknown)
+    return Spoken(share, min(found.low, share), min(max(found.high, share), MOST), known, unknown)
 
 
 def fit_belonging(pile_scores: np.ndarray, id_scores: np.ndarray, id_weights: np.ndarray) -> Belonging | None:

@@ -44,7 +44,8 @@ def threshold(accept: float, id_scores: np.ndarray, id_weights: np.ndarray, pile
 def check_accept(accept: float) -> None:
     """Refuse what is no share."""
     if not 0 < accept < 1:
-        raise UserError(f"accept={accept}: a share between 0 and 1, such as 0.95.")
+        meant = f" Did you mean {accept / 100:g}?" if 1 < accept < 100 else ""
+        raise UserError(f"accept={accept:g}: a share between 0 and 1, such as 0.95.{meant}")
 
 
 def known_share(pile_scores: np.ndarray, id_scores: np.ndarray, id_weights: np.ndarray) -> float:

@@ -38,6 +38,10 @@ from osp.version import __version__
 
 ALONE, BOTH = "labels alone", "labels and pile"
 FEW = 30
+ONLY_MISTAKES = (
+    " It may be lower because the new photos are hard, or because only mistakes were corrected: move some photos that "
+    "were right out of _unsure into their classes, too. osp report NEW --compare EARLIER shows what changed."
+)
 """With fewer held-out images than this, the interval is said to be wide."""
 
 
@@ -169,13 +173,16 @@ def fit(
     instant = fit_on(pile, none=photos.none.rows()) if len(pile) else alone
     if len(photos.none) and instant.asked is None:
         say(f"Photos of none of the classes teach only with a pile of {LEAST_PILE} photos or more.")
-    say(f"Instant answer, {time.monotonic() - looked:.1f} s after the features: {in_words(instant.estimate)}.")
-    if before is not None and (then := before["estimates"].get(answer_of(before))) is not None:
-        say(then_and_now(then["accuracy"], len(old), len(targets), tuple(before["classes"]), classes))
     answers, kept = {ALONE: alone}, ALONE
     if len(pile):
         kept = better(alone, instant)
         answers |= {ALONE: better_of(alone, instant) if kept == ALONE else alone, BOTH: instant}
+    now_right = answers[kept].estimate
+    say(f"Instant answer, {time.monotonic() - looked:.1f} s after the features: {in_words(now_right)}.")
+    if before is not None and (then_right := before["estimates"].get(answer_of(before))) is not None:
+        fell = now_right is not None and now_right.accuracy < then_right["accuracy"]
+        say(then_and_now(then_right["accuracy"], len(old), len(targets), tuple(before["classes"]), classes, fell))
+    if len(pile):
         say(pile_or_not(alone.estimate, instant.estimate, kept == ALONE))
     if method != "instant":
         from osp.photos.learning import improve_on
@@ -193,6 +200,8 @@ def fit(
     best, groups = group_pile(answers[kept], pile)
     about = about_threshold(len(best.id_scores), len(best.pile_scores))
     say(about if best.cut is None else about_cut(best, best.cut, len(photos.none)))
+    if reaching := [name for number, name in enumerate(classes) if grouped[targets == number].all()]:
+        say(about_groups(reaching))
     model = PhotoModel(best, network)
     result = {
         "kind": "photos",
@@ -322,12 +331,13 @@ def no_pile(folder: str | Path | None, files: int, all_sorted: bool) -> str:
     )
 
 
-def then_and_now(accuracy: float, old: int, new: int, before: Sequence[str], now: Sequence[str]) -> str:
+def then_and_now(
+    accuracy: float, old: int, new: int, before: Sequence[str], now: Sequence[str], fell: bool = False
+) -> str:
     """The accuracy of an earlier fit, and whether it compares."""
     text = f"The earlier fit, of {old} labels: accuracy {accuracy:.1f} %; now {new} labels."
     if set(before) == set(now):
-        harder = " Hard photos among the new ones lower it, which is no step back." if new > old else ""
-        return text + harder
+        return text + (ONLY_MISTAKES if new > old and fell else "")
     what = f"{len(before)} classes then, {len(now)} now" if len(before) != len(now) else "Other classes now than then"
     return f"{text} {what}: the figures cannot be compared."
 
@@ -357,6 +367,20 @@ def pile_or_not(alone: Estimate | None, both: Estimate | None, kept_alone: bool)
         share = f"{both.balanced_accuracy:.1f} % both ways"
         return f"Kept: labels and pile, which made no difference for the classes ({share})."
     return f"Kept: labels and pile ({figures}, averaged over classes)."
+
+
+def about_groups(classes: Sequence[str]) -> str:
+    """What is not known of classes that were named by group alone.
+
+    >>> print(about_groups(["heron"]))
+    'heron' was named by group alone: more of its photos may be called unknown. Sort some by hand, or say --accept 0.99.
+    """
+    names = " and ".join(repr(printable(name)) for name in classes)
+    was, its = ("was", "its") if len(classes) == 1 else ("were", "their")
+    return (
+        f"{names} {was} named by group alone: more of {its} photos may be called unknown. Sort some by hand, or say "
+        "--accept 0.99."
+    )
 
 
 def about_cut(answer: Instant, cut: float, none: int) -> str:

@@ -129,10 +129,14 @@ def write_fit(folder: Path, model: PhotoModel, photos: Photographs, result: dict
             "share": instant.share(np.array([each.ood_score for each in counted])) if counted else None,
         }
         if belonging is not None:
+            least, most = belonging.strangers(len(counted), inside)
+            strangers = sum(each.strangers for each in classes.values())
             result["pile_photos"] |= {
                 "share": belonging.share,
                 "share_low": belonging.low,
                 "share_high": belonging.high,
+                "strangers_low": min(least, strangers),
+                "strangers_high": max(most, strangers),
                 "classes": {name: asdict(each) for name, each in classes.items()},
             }
         limit = instant.threshold()

@@ -18,7 +18,7 @@ import numpy as np
 from osp.errors import UserError, printable
 from osp.models.instant import FeatureRows, Instant
 from osp.models.model import group_name
-from osp.photos.labels import Label
+from osp.photos.labels import NONE, Label
 from osp.runs.fitted import groups_of
 from osp.runs.schema import Group
 
@@ -80,8 +80,15 @@ def named_groups(run: Path, result: dict[str, Any], names: Sequence[str]) -> lis
     for given in names:
         asked, _, name = given.partition("=")
         number = re.fullmatch(r"group-0*([1-9][0-9]*)", asked.strip())
-        if number is None or not name.strip() or "/" in name or "\\" in name:
+        if number is None or not name.strip():
             raise UserError(f"--name {printable(given)}: say it as group-3=heron.")
+        if "/" in name or "\\" in name:
+            raise UserError(f"--name {printable(given)}: the name of a class has no / or \\ in it.")
+        if name.strip() == NONE:
+            raise UserError(
+                f"--name {printable(given)}: {NONE} is no class. Put photos of none of your classes into a folder, and "
+                "name it with --none."
+            )
         group = groups.get(group_name(int(number[1])))
         if group is None:
             have = f"has {', '.join(groups)}" if groups else "has no groups"

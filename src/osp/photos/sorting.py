@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 Action = Literal["csv", "link", "copy", "move", "xmp"]
 ACTIONS: tuple[Action, ...] = ("csv", "link", "copy", "move", "xmp")
 
-COLUMNS = ("file", "class", "probability", "ood_score", "decision", "place")
+COLUMNS = ("file", "class", "probability", "ood_score", "decision", "sure", "place")
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def sort_pile(
     pile: Path | str | None = None,
     trust_journal: bool = False,
 ) -> Sorted:
-    """Place every image under `out`; accepted images with a probability below `sure` go to the unsure ones.
+    """Place every image under `out`; accepted images that are less than `sure` go to the unsure ones.
 
     A sort that was cut short goes on when it is repeated: what is already in its place is not placed again. All images
     lie in the folder `pile`, by default the folder that they have in common: `undo` puts nothing anywhere else.
@@ -109,7 +109,9 @@ def sort_pile(
     for source, entry in there.items():
         if source not in given:
             place = place_now(entry, moved)
-            rows.append([*(fused(cell) for cell in entry["row"][:-1]), place])
+            cells = [fused(cell) for cell in entry["row"][:-1]]
+            unsaid = [""] * (len(COLUMNS) - 1 - len(cells))  # by earlier versions: how sure
+            rows.append([*cells, *unsaid, place])
             counts[_folder(place)] += 1
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -394,4 +396,4 @@ def _folder(place: str) -> str:
 def _row(decision: Prediction, sure: float) -> list[str]:
     verdict = "out" if not decision.inside else "in" if decision.sure >= sure else "unsure"
     numbers = (f"{decision.probability:.4f}", f"{decision.ood_score:.4f}")
-    return [decision.file, decision.label, *numbers, verdict]
+    return [decision.file, decision.label, *numbers, verdict, f"{decision.sure:.4f}"]

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from osp.models.model import Prediction
+from osp.models.model import Model, Prediction
+from osp.models.photo import PhotoModel
 from osp.runs.schema import LetIn
+
+
+def any_suspected(model: Model) -> bool:
+    """Whether anything shows that the pile of a fit held unknown photos; nothing is known of other models' piles."""
+    belonging = model.instant.belonging if isinstance(model, PhotoModel) else None
+    return belonging is None or belonging.high < 1
 
 
 def let_in(said: Iterable[Prediction], classes: Sequence[str]) -> dict[str, LetIn]:

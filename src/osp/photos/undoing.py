@@ -54,8 +54,10 @@ def undo(out: Path | str, progress: Progress | None = None, *, trust_journal: bo
     table = False
     problems: list[tuple[str, str]] = []
     ours = {out / entry["folder"] for entry in entries if "folder" in entry}  # later also what is left in them
+    files = [entry for entry in reversed(entries) if "folder" not in entry and "table" not in entry]
+    folders = [entry for entry in reversed(entries) if "folder" in entry]  # a person may have moved any file into any
     last = [entry for entry in reversed(entries) if "table" in entry][:1]  # while a photo is left, its table is
-    for done, entry in enumerate([*(entry for entry in reversed(entries) if "table" not in entry), *last], 1):
+    for done, entry in enumerate([*files, *folders, *last], 1):
         place = str(out / str(entry.get("to") or entry.get("folder") or entry.get("table") or entry.get("from")))
         try:
             if "table" in entry:

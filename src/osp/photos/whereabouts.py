@@ -19,8 +19,8 @@ from osp.tables import fused
 Moved = dict[tuple[str, str], str]
 """Where a person has put a file, by the `from` and the `to` of its line in the journal."""
 
-_CELLS = 6
-"""Of a row of the table: file, class, probability, OOD score, decision, place."""
+_CELLS = 6, 7
+"""Of a row of the table: file, class, probability, OOD score, decision, how sure (not in earlier versions), place."""
 
 
 def place_now(entry: dict[str, Any], moved: Moved) -> str:
@@ -80,7 +80,7 @@ def guesses_in(out: Path) -> tuple[dict[str, str], dict[str, str]]:
     for entry in entries:
         with contextlib.suppress(Outside):
             places[os.path.join(os.path.abspath(out), placed(entry))] = entry["action"]
-            if len(row := entry.get("row", ())) == _CELLS and row[4] == "in":
+            if len(row := entry.get("row", ())) in _CELLS and row[4] == "in":
                 classes[os.path.dirname(entry["to"])] = fused(row[1])
     return places, classes
 

@@ -17,7 +17,7 @@ from osp.report.embedding import embed
 from osp.report.galleries import MOST, accepted, by_score, disagreements, mistakes
 from osp.report.pile import MOST_GROUPS, bars, class_galleries, group_galleries, nearly_let_in
 from osp.report.view import Gallery, Histogram, Looked, Map, Point, Shot, View, shown
-from osp.runs.fitted import FitTables, answer_of, groups_of, strangers_in_words, strangers_of
+from osp.runs.fitted import FitTables, answer_of, belongs_in_words, groups_of, strangers_in_words, strangers_of
 
 LOOKED_SIDE = 160
 MOST_BY_SCORE = 16
@@ -153,8 +153,9 @@ class FittedView(View):
             guess = " Take that as a guess: with one photo per class the threshold rests on the pile alone."
         found = f"{pile['in']:,} of {pile['counted']:,} photos look like one of the classes"
         classes = strangers_of(self.result)
-        doubt = f" {strangers_in_words(classes)}" if classes else ""
-        return f"Of the pile, {found}; {unknown}.{doubt}{guess}"
+        belongs = f" {belongs_in_words(pile)}" if pile.get("share_low") is not None else ""
+        doubt = f" {strangers_in_words(classes, pile)}" if classes else ""
+        return f"Of the pile, {found}; {unknown}.{belongs}{doubt}{guess}"
 
     def numbers(self) -> dict[str, str]:
         """Each with what it rests on."""

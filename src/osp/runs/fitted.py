@@ -24,6 +24,8 @@ ARRAYS, FACTS, RESULT = "photos.safetensors", "photos.json", "result.json"
 PILE, LABELS, NONES, DOUBTS = "pile.csv", "labels.json", "none.json", "doubts.csv"
 TWINS, LEFT_OUT, TEST, SAMPLE = "duplicates.csv", "left-out.csv", "test.csv", "sample.npz"
 FORMATS = (2, 3, 4)
+TOO_WIDE = 0.8
+"""An interval of the share of a pile that says nothing."""
 """Of photo models that are read: 3 has a mean of the head's own, 4 perhaps scores that ask the pile."""
 LARGEST, LARGEST_FEATURE, LARGEST_MODEL = 1e9, 1e30, 8 << 30
 """Centred features have length one, and what is computed from them stays far below the first. Bytes of all arrays."""
@@ -98,42 +100,61 @@ def answer_of(result: dict[str, Any]) -> str:
     return str(names[-1] if trained else [name for name in names if not name.endswith(LEARNED)][-1])
 
 
+def suspected(pile: Mapping[str, Any]) -> bool:
+    """Whether anything shows that a pile holds unknown photos."""
+    return bool(pile.get("share_high") != 1)
+
+
 def strangers_of(result: dict[str, Any]) -> dict[str, LetIn] | None:
-    """What is let in as each class, and what of that is probably right; None where it is not known."""
-    found = result["pile_photos"].get("classes")
+    """What is let in as each class, and what of that is probably right; None where it is not known, or nothing shows
+    that there are strangers."""
+    found = result["pile_photos"].get("classes") if suspected(result["pile_photos"]) else None
     return found and {name: LetIn(each["let_in"], each["right"], each["strangers"]) for name, each in found.items()}
 
 
 def belongs_in_words(pile: Mapping[str, Any]) -> str:
     """The estimated share of the pile that belongs.
 
-    >>> belongs_in_words({"share": 0.39, "share_low": 0.2, "share_high": 0.61}), belongs_in_words({"share": 0.4})
-    ('About 39 % (20 to 61)', 'About 40 %')
-    >>> belongs_in_words({"share": 1.0, "share_low": 0.71, "share_high": 1.0})
-    'Nearly all (71 to 100 %)'
+    >>> print(belongs_in_words({"share": 0.39, "share_low": 0.2, "share_high": 0.61}))
+    About 39 % (20 to 61) of the pile belongs to them.
+    >>> print(belongs_in_words({"share": 0.97, "share_low": 0.7, "share_high": 1.0}))
+    About 97 % (70 to 100) of the pile belongs to them; nothing shows clearly that it holds strangers.
+    >>> print(belongs_in_words({"share": 0.5, "share_low": 0.05, "share_high": 0.95}))
+    How much of the pile belongs to them (5 to 95 %) cannot be told from so few sorted photos.
     """
-    ends, share = [pile.get("share_low"), pile.get("share_high")], f"{100 * pile['share']:.0f}"
-    interval = "" if None in ends else " to ".join(f"{100 * end:.0f}" for end in ends if end is not None)
-    if share == "100":
-        return f"Nearly all ({interval} %)" if interval else "Nearly all"
-    return f"About {share} % ({interval})" if interval else f"About {share} %"
+    share = f"{100 * pile['share']:.0f}"
+    if pile.get("share_low") is None:
+        return f"About {share} % of the pile belongs to them."
+    ends = f"{100 * pile['share_low']:.0f} to {100 * pile['share_high']:.0f}"
+    if not suspected(pile):
+        much = f"Nearly all ({ends} %)" if share == "100" else f"About {share} % ({ends})"
+        return f"{much} of the pile belongs to them; nothing shows clearly that it holds strangers."
+    if pile["share_high"] - pile["share_low"] > TOO_WIDE:
+        return f"How much of the pile belongs to them ({ends} %) cannot be told from so few sorted photos."
+    return f"About {share} % ({ends}) of the pile belongs to them."
 
 
-def strangers_in_words(classes: Mapping[str, LetIn]) -> str:
-    """How many of the photos that are let in are probably unknown.
+def strangers_in_words(classes: Mapping[str, LetIn], pile: Mapping[str, Any] | None = None) -> str:
+    """How many of the photos that are let in are probably unknown, from how many to how many where a fit says so.
 
-    >>> strangers_in_words({"elephant": LetIn(73, 36, 29), "crab": LetIn(20, 20, 0)})
-    'About 29 of these 93 are probably strangers: they show none of your classes, but closely resemble one.'
+    >>> print(strangers_in_words({"elephant": LetIn(73, 36, 29), "crab": LetIn(20, 20, 0)}))
+    About 29 of these 93 are probably strangers: they show none of your classes, but closely resemble one.
+    >>> print(strangers_in_words({"crab": LetIn(20, 19, 1)}, {"strangers_low": 0, "strangers_high": 6}))
+    About 1 (0 to 6) of these 20 is probably a stranger: it shows none of your classes, but closely resembles one.
     """
     inside, strangers = (
         sum(column) for column in zip(*((c.let_in, c.strangers) for c in classes.values()), strict=True)
     )
     if not strangers:
         return f"Hardly any of these {inside:,} should be strangers." if inside else ""
-    return (
-        f"About {strangers:,} of these {inside:,} are probably strangers: they show none of your classes, but closely "
-        "resemble one."
+    least, most = ((pile or {}).get(end) for end in ("strangers_low", "strangers_high"))
+    ends = f"({least:,} to {most:,}) " if least is not None and most is not None else ""
+    what = (
+        "is probably a stranger: it shows none of your classes, but closely resembles one."
+        if strangers == 1
+        else "are probably strangers: they show none of your classes, but closely resemble one."
     )
+    return f"About {strangers:,} {ends}of these {inside:,} {what}"
 
 
 def groups_of(result: dict[str, Any]) -> list[Group]:

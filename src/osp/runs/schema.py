@@ -142,6 +142,11 @@ class LetIn:
     strangers: Count
     """Probably: they show none of the classes."""
 
+    @property
+    def elsewhere(self) -> int:
+        """Probably: they show another class."""
+        return max(self.let_in - self.right - self.strangers, 0)
+
 
 class PilePhotos(BaseModel):
     files: Count = 0
@@ -152,6 +157,8 @@ class PilePhotos(BaseModel):
     share: Share | None = None
     share_low: Share | None = None
     share_high: Share | None = None
+    strangers_low: Count | None = None
+    strangers_high: Count | None = None
     classes: dict[Word, LetIn] | None = None
 
     @model_validator(mode="after")
