@@ -68,7 +68,8 @@ def in_words(groups: Sequence[Group], most: int = 6) -> str:
     if not groups:
         return ""
     listed = [f"{each.name} ({each.photos:,}{'' if place else ' photos'})" for place, each in enumerate(groups)]
-    rest = f" and {len(groups) - most} smaller ones" if len(groups) > most else ""
+    more = len(groups) - most
+    rest = f" and {more} smaller one{'s' * (more > 1)}" if more > 0 else ""
     count = "1 group" if len(groups) == 1 else f"{len(groups)} groups"
     return f"The unknown form {count}: {', '.join(listed[:most])}{rest}."
 
