@@ -404,5 +404,6 @@ def about_threshold(held_out: int, pile: int) -> str:
         return "There is no OOD threshold: with one photo per class and no pile nothing can be called unknown."
     return (
         "The OOD threshold is a guess from the pile: with one photo per class none can be held out, and it may lose "
-        "far more than 5 % of the known classes (9 to 27 % in tests of ours). A second photo per class fixes that."
+        "far more than 5 % of the known classes (9 to 27 % in tests of ours) and let in many strangers. A second photo "
+        "per class fixes that."
     )

@@ -24,7 +24,7 @@ MOST_BY_SCORE = 16
 MOST_LABELED, MOST_PILE = 300, 500
 """Points on the map."""
 MOST_LEFT_OUT = 20
-KEEPS = "The threshold is set to keep 95 % of the known classes."
+KEEPS = "The threshold is set to keep about 95 % of the known classes; few sorted photos say that only roughly."
 CUT = "It lies where as much speaks for one of your classes as for what you said to be none of them."
 
 NUMBERS: dict[str, tuple[str, str, str]] = {
