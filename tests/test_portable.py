@@ -23,6 +23,7 @@ for module in {MODULES}:
 import multiprocessing, platform, ssl, tempfile, threading  # the library itself guards these, by the system's name
 import torch, lightning_fabric, matplotlib.figure, pydantic, rich.console, sklearn.metrics, typer
 import filelock, jinja2, platformdirs, safetensors.torch, starlette.applications, uvicorn
+filelock.SoftFileLock = type("NoLock", (), {{}})  # Windows has locks of its own, which are none of these
 for name in ("fork", "forkpty", "getuid", "geteuid", "getppid", "killpg", "nice", "pread", "sched_getaffinity",
              "setsid", "statvfs", "sync", "uname", "wait3", "O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK",
              "O_PATH"):
