@@ -8,7 +8,7 @@ with a prior of p at one half, worth a twentieth of the pile: where known and un
 about p. In a pile that holds nothing unknown both components are the same, and nothing says what p is. So a test asks
 first whether the pile is scored any higher than the held-out images, and as far as it is not, p moves towards 1:
 
-    p + (1 - p) clip((P - 0.02) / 0.18, 0, 1)           P: of the one-sided rank-sum test, 1 where nothing is unknown
+    p + (1 - p) clip((P - 0.02) / 0.18, 0, 1)           P: of the one-sided rank-sum test
 
 docs/photos-measured.md has the error of p.
 """
@@ -92,7 +92,7 @@ def spoken(found: Belonging, pile_scores: np.ndarray) -> Belonging:
     are known to be unknown."""
     known, unknown = found.known, found.unknown
     share = float(Spoken(0, 0, 0, known, unknown).chance(pile_scores).mean())
-    return Spoken(share, min(found.low, share), min(max(found.high, share), MOST), known, unknown)
+    return Spoken(share, min(found.low, share), max(min(found.high, MOST), share), known, unknown)
 
 
 def fit_belonging(pile_scores: np.ndarray, id_scores: np.ndarray, id_weights: np.ndarray) -> Belonging | None:

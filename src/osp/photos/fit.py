@@ -38,11 +38,11 @@ from osp.version import __version__
 
 ALONE, BOTH = "labels alone", "labels and pile"
 FEW = 30
+"""With fewer held-out images than this, the interval is said to be wide."""
 ONLY_MISTAKES = (
     " It may be lower because the new photos are hard, or because only mistakes were corrected: move some photos that "
     "were right out of _unsure into their classes, too. osp report NEW --compare EARLIER shows what changed."
 )
-"""With fewer held-out images than this, the interval is said to be wide."""
 
 
 def _silent(_: str) -> None:
