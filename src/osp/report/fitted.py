@@ -215,7 +215,9 @@ class FittedView(View):
             found.append({"number": f"{pile['in']:,}", "text": f"of {pile['counted']:,} in the pile look like a class"})
             if classes := strangers_of(self.result):
                 count = sum(each.strangers for each in classes.values())
-                found.append({"number": f"{count:,}", "text": f"of these {pile['in']:,} are probably strangers"})
+                least, most = pile.get("strangers_low"), pile.get("strangers_high")
+                ends = "" if least is None or most is None else f" ({least:,} to {most:,})"
+                found.append({"number": f"{count:,}", "text": f"of these {pile['in']:,} are probably strangers{ends}"})
             found.append({"number": f"{pile['out']:,}", "text": "look unknown"})
         if tested and tested.get("foreign"):
             known = f"(of the {tested['images']:,} known ones {tested['known_accepted']:.0f} %)"

@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 MOST_GROUPS, MOST_NEARLY = 20, 16
 
 
+def counted_strangers(count: int) -> str:
+    """How many, in words.
+
+    >>> counted_strangers(1), counted_strangers(1200)
+    ('1 stranger', '1,200 strangers')
+    """
+    return f"{count:,} stranger{'s' * (count != 1)}"
+
+
 def bars(view: FittedView) -> list[dict[str, Any]]:
     """How many photos of the pile look like each class, and how many look unknown."""
     pile = view.result["pile_photos"]
@@ -33,7 +42,7 @@ def bars(view: FittedView) -> list[dict[str, Any]]:
         {
             "style": style,
             "name": name,
-            "count": f"{count:,}{f' ({doubt:,} strangers?)' if doubt else ''}",
+            "count": f"{count:,}{f' ({counted_strangers(doubt)}?)' if doubt else ''}",
             "share": round(100 * count / most, 1),
         }
         for (style, name, count), doubt in zip(counts, [*doubts, 0], strict=True)
@@ -61,7 +70,7 @@ def class_galleries(view: FittedView) -> list[Gallery]:
             else "no photo of the pile looks like it"
         )
         if strangers and (some := strangers.get(view.tables.names[number])):
-            note += f": about {some.right:,} right, {some.strangers:,} strangers"
+            note += f": about {some.right:,} right, {counted_strangers(some.strangers)}"
         found.append(Gallery(name, [], note, number, parts))
     return found
 
