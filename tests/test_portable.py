@@ -23,7 +23,11 @@ for module in {MODULES}:
 import multiprocessing, platform, ssl, tempfile, threading  # the library itself guards these, by the system's name
 import torch, lightning_fabric, matplotlib.figure, pydantic, rich.console, sklearn.metrics, typer
 import filelock, jinja2, platformdirs, safetensors.torch, starlette.applications, uvicorn
-filelock.SoftFileLock = type("NoLock", (), {{}})  # Windows has locks of its own, which are none of these
+class Lock:  # Windows has one of its own; what filelock finds here takes files that others left for locks
+    def __init__(self, path): self.is_locked = False
+    def acquire(self, **how): self.is_locked = True
+    def release(self): self.is_locked = False
+filelock.FileLock = Lock
 for name in ("fork", "forkpty", "getuid", "geteuid", "getppid", "killpg", "nice", "pread", "sched_getaffinity",
              "setsid", "statvfs", "sync", "uname", "wait3", "O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK",
              "O_PATH"):
